@@ -84,8 +84,12 @@ void loop_receive(struct loop *loop, int handle);
  */
 void loop_pause(struct loop *loop, int handle);
 
-/* One receive of up to `len` bytes straight into the caller's memory, owned by the loop until FILLED.
- * Not while loop_receive() is on. */
+/*
+ * One receive of up to `len` bytes straight into the caller's memory, owned by the loop until FILLED.
+ * Legal right after loop_pause(): what the stream still delivers comes first, as LOOP_RECEIVED, and the
+ * fill begins only when the stream's last completion is in, so that no byte is overtaken. Likewise
+ * loop_receive() after a fill: it begins when the fill has ended.
+ */
 void loop_fill(struct loop *loop, int handle, void *into, size_t len);
 
 /* Sends iov[0..n), n <= LOOP_IOV_MAX; the array is copied, the bytes are owned until LOOP_SENT. */
