@@ -2,13 +2,14 @@
  * The region: a directory of shared-memory files, each with exactly one writer.
  *
  * A writer creates or re-attaches its file and holds an OFD write lock on it for life; the kernel
- * drops that lock at death, so "locked" is liveness and a pid is only for messages. Readers map files
- * read-only. Files are posix_fallocate()d, never truncated, replaced only by rename; a foreign layout
- * is refused. README.md of this directory is the protocol.
+ * drops that lock at death, so "locked" is liveness and a pid is only for messages. Readers map
+ * files read-only. Files are posix_fallocate()d, never truncated, replaced only by rename; a
+ * foreign layout is refused. README.md of this directory is the protocol.
  */
 #ifndef TURNWARD_SHM_REGION_H
 #define TURNWARD_SHM_REGION_H
 
+#include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,24 +18,29 @@ enum { REGION_PATH_MAX = 200, REGION_ERROR_MAX = 400 };
 struct region {
 	int dir_fd; /* O_PATH | O_DIRECTORY | O_CLOEXEC */
 	char path[REGION_PATH_MAX];
-	char note[REGION_ERROR_MAX]; /* "" or one sentence to tell the user (a place that is no tmpfs) */
+	char note[REGION_ERROR_MAX]; /* "" or one sentence to tell the user (a place that is no
+					tmpfs) */
 };
 
 /* Every file begins with this; all values native, checked field by field at attach. */
 struct region_header {
-	char magic[8];            /* "TURNWARD" */
-	uint32_t version;         /* REGION_VERSION; another major one is refused */
+	char magic[8];    /* "TURNWARD" */
+	uint32_t version; /* REGION_VERSION; another major one is refused */
 	uint32_t header_size;
-	uint64_t kind;            /* enum region_kind */
-	uint64_t fingerprint;     /* of the payload's layout: sizes and offsets, hashed */
-	uint64_t size;            /* of the whole file */
-	char boot_id[40];         /* a file of another boot is re-initialised by its writer */
-	uint64_t writer_pid;      /* for messages only */
-	uint64_t writer_start;    /* /proc/PID/stat field 22, for messages only */
-	uint64_t generation;      /* writers that have held this file */
-	uint64_t created_ns;      /* CLOCK_MONOTONIC */
+	uint64_t kind;         /* enum region_kind */
+	uint64_t fingerprint;  /* of the payload's layout: sizes and offsets, hashed */
+	uint64_t size;         /* of the whole file */
+	char boot_id[40];      /* a file of another boot is re-initialised by its writer */
+	uint64_t writer_pid;   /* for messages only */
+	uint64_t writer_start; /* /proc/PID/stat field 22, for messages only */
+	uint64_t generation;   /* writers that have held this file */
+	uint64_t created_ns;   /* CLOCK_MONOTONIC */
 	uint64_t reserved[3];
 };
+static_assert(sizeof(struct region_header) == 136, "layout 1");
+static_assert(offsetof(struct region_header, boot_id) == 40, "layout 1");
+
+enum { REGION_PAYLOAD = 256 }; /* where a file's payload begins; aligned for slots */
 
 enum region_kind { REGION_ENGINE = 1, REGION_LATENCY, REGION_LEDGER, REGION_ROUTER };
 
@@ -45,10 +51,10 @@ struct region_file {
 	int fd;
 	int writable;
 	char name[64];
-	uint8_t *map;  /* the header is at its start */
+	uint8_t *map; /* the header is at its start */
 	size_t size;
 	uint64_t dev, ino;
-	int fresh;     /* writer: 1 if the content was initialised now, 0 if a predecessor's was kept */
+	int fresh; /* writer: 1 if the content was initialised now, 0 if a predecessor's was kept */
 };
 
 /*
@@ -61,16 +67,28 @@ int region_open(struct region *ret_region, const char *option, int create, char 
 void region_close(struct region *region);
 
 /*
- * Creates or re-attaches `name` for writing and locks it for life. -EBUSY: another writer lives (the
- * error names its pid); -EPROTO: foreign layout (both named), unless `reinit` is set, which replaces
- * the file; -ENOSPC; -EPERM: wrong owner, a link, rights too wide. The payload is zero when fresh.
+ * Creates or re-attaches `name` for writing and locks it for life. -EBUSY: another writer lives
+ * (the error names its pid); -EPROTO: foreign layout (both named), unless `reinit` is set, which
+ * replaces the file; -ENOSPC; -EPERM: wrong owner, a link, rights too wide. The payload is zero
+ * when fresh. `size` is the whole file's; 0 re-attaches one of any size and never creates: -ENOENT.
  */
 int region_file_hold(struct region_file *ret_file, const struct region *region, const char *name,
-		     enum region_kind kind, uint64_t fingerprint, size_t size, int reinit, char *error);
+		     enum region_kind kind, uint64_t fingerprint, size_t size, int reinit,
+		     char *error);
 
 /*
- * Maps `name` read-only. -ENOENT; -EPROTO for a damaged or foreign header, with the error naming it.
- * `size` 0 takes the size that the header says (bounded by the file's).
+ * Replaces a held file by a new one of `size` bytes, complete before it appears under the name, and
+ * keeps holding: `fill` moves what it can from the old map to the new (zero but for its header).
+ */
+int region_file_replace(struct region_file *file, const struct region *region,
+			enum region_kind kind, uint64_t fingerprint, size_t size,
+			void (*fill)(void *ctx, const struct region_file *old,
+				     struct region_file *new_file),
+			void *ctx, char *error);
+
+/*
+ * Maps `name` read-only. -ENOENT; -EPROTO for a damaged or foreign header, with the error naming
+ * it. `size` 0 takes the size that the header says (bounded by the file's).
  */
 int region_file_attach(struct region_file *ret_file, const struct region *region, const char *name,
 		       enum region_kind kind, uint64_t fingerprint, size_t size, char *error);
@@ -82,6 +100,15 @@ int region_file_alive(const struct region_file *file);
 
 /* 1 if the name now leads to another file (replaced or unlinked): attach again. */
 int region_file_moved(const struct region *region, const struct region_file *file);
+
+/* Likewise for the directory itself: open the region again. */
+int region_moved(const struct region *region);
+
+/*
+ * Once per process: a file that somebody truncates under us turns into zero pages instead of
+ * SIGBUS; region_file_moved() then says so. Other SIGBUS keep their default.
+ */
+void region_guard(void);
 
 /* Calls back with each file name that begins with `prefix` ("engine."), in name order. */
 int region_list(const struct region *region, const char *prefix,

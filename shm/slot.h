@@ -1,10 +1,12 @@
 /*
- * A seqlock with two copies: one writer, any number of readers, none of which ever waits for another.
+ * A seqlock with two copies: one writer, any number of readers, none of which ever waits for
+ * another.
  *
  * The writer fills copy[(seq + 1) & 1], the one nobody is told to read, and then stores seq + 1. A
  * reader copies copy[seq & 1] and accepts it if seq has not moved. So a writer killed at any
  * instruction leaves a whole snapshot behind, and its successor needs no repair: it just publishes.
- * Data are 64-bit words with release stores and acquire loads, no fences: ThreadSanitizer can judge it.
+ * Data are 64-bit words with release stores and acquire loads, no fences: ThreadSanitizer can judge
+ * it.
  */
 #ifndef TURNWARD_SHM_SLOT_H
 #define TURNWARD_SHM_SLOT_H
@@ -21,7 +23,7 @@ enum {
 
 struct slot_head {
 	_Alignas(SLOT_ALIGN) _Atomic uint64_t seq; /* 0 = never published */
-	uint64_t words;                            /* of one copy; fixed by the layout, for checking only */
+	uint64_t words; /* of one copy; fixed by the layout, for checking only */
 };
 static_assert(sizeof(struct slot_head) == SLOT_ALIGN, "the counter has its own line");
 
@@ -30,21 +32,25 @@ static_assert(sizeof(struct slot_head) == SLOT_ALIGN, "the counter has its own l
 #define SLOT_SIZE(size)      (sizeof(struct slot_head) + 2 * SLOT_COPY_SIZE(size))
 
 /* Declares the shared form of a plain struct whose size is a multiple of 8. */
-#define SLOT(type)                                                                                 \
-	struct {                                                                                   \
-		struct slot_head head;                                                             \
-		_Atomic uint64_t copy[2][SLOT_COPY_SIZE(sizeof(type)) / 8];                        \
+#define SLOT(type)                                                          \
+	struct {                                                            \
+		struct slot_head head;                                      \
+		_Atomic uint64_t copy[2][SLOT_COPY_SIZE(sizeof(type)) / 8]; \
 	}
 
 /* Publishes `size` bytes (multiple of 8). Only the holder of the file's lock may call it. */
 void slot_publish(struct slot_head *slot, const void *value, size_t size);
 
 /*
- * Copies the newest snapshot to ret_value. 0; -ENODATA if nothing was ever published; -EAGAIN if the
- * writer overtook SLOT_READ_TRIES times. On failure ret_value is untouched: the caller's last good
- * copy stays. ret_seq may be NULL; equal numbers mean an unchanged snapshot.
+ * Copies the newest snapshot to ret_value. 0; -ENODATA if nothing was ever published; -EAGAIN if
+ * the writer overtook SLOT_READ_TRIES times. On failure ret_value is untouched: the caller's last
+ * good copy stays. ret_seq may be NULL; equal numbers mean an unchanged snapshot.
  */
 int slot_read(const struct slot_head *slot, void *ret_value, size_t size, uint64_t *ret_seq);
+
+/* The same with the shared form and the plain value: SLOT_PUBLISH(&file->state, &state). */
+#define SLOT_PUBLISH(slot, value)     slot_publish(&(slot)->head, (value), sizeof(*(value)))
+#define SLOT_READ(slot, ret, ret_seq) slot_read(&(slot)->head, (ret), sizeof(*(ret)), (ret_seq))
 
 /* The current number, 0 = never published: a cheap "did it change" before a read. */
 static inline uint64_t slot_seq(const struct slot_head *slot)
