@@ -7,7 +7,8 @@
 
 enum { NS_PER_US = 1000, NS_PER_MS = 1000 * 1000, NS_PER_S = 1000 * 1000 * 1000 };
 
-/* Nanoseconds of CLOCK_MONOTONIC: equal in all processes of the host, so ages across them are valid. */
+/* Nanoseconds of CLOCK_MONOTONIC: equal in all processes of the host, so ages across them are
+ * valid. */
 static inline uint64_t clock_ns(void)
 {
 	struct timespec ts;

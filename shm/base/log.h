@@ -1,6 +1,7 @@
 /*
  * Logging: one JSON object a line to stderr, never blocking. Lines go through a bounded ring; when
- * stderr does not take them they are dropped and counted. Only process-level code logs, never a library.
+ * stderr does not take them they are dropped and counted. Only process-level code logs, never a
+ * library.
  */
 #ifndef TURNWARD_SHM_BASE_LOG_H
 #define TURNWARD_SHM_BASE_LOG_H
@@ -19,7 +20,15 @@ struct log_line {
 	char text[LOG_LINE_MAX];
 };
 
-void log_open(const char *program, enum log_level level); /* fd 2, put into a non-blocking ring */
+enum log_format { LOG_AS_JSON, LOG_AS_TEXT /* for people: key=value */ };
+
+/*
+ * From here on lines go to descriptor 2 without ever blocking on it and without changing the flags
+ * of an open file that a shell may share. Ignores SIGPIPE: a reader that left costs lines, no
+ * process. Call again after fork() in a child that logs.
+ */
+void log_open(const char *program, enum log_level level);
+void log_format_set(enum log_format format);
 void log_level_set(enum log_level level);
 enum log_level log_level_get(void);
 int log_level_parse(const char *name); /* enum log_level or -EINVAL */

@@ -1,4 +1,5 @@
-/* Scope-bound release for set-up code: scoped(fd_drop) int fd = open(...). Never for connections. */
+/* Scope-bound release for set-up code: scoped(fd_drop) int fd = open(...). Never for connections.
+ */
 #ifndef TURNWARD_SHM_BASE_SCOPED_H
 #define TURNWARD_SHM_BASE_SCOPED_H
 
@@ -9,17 +10,17 @@
 #define scoped(drop) __attribute__((cleanup(drop)))
 
 /* Takes the value out, so that the scope's end releases nothing. */
-#define take_fd(fd)                                                                                \
-	({                                                                                         \
-		int taken_ = (fd);                                                                 \
-		(fd) = -1;                                                                         \
-		taken_;                                                                            \
+#define take_fd(fd)                \
+	({                         \
+		int taken_ = (fd); \
+		(fd) = -1;         \
+		taken_;            \
 	})
-#define take_ptr(p)                                                                                \
-	({                                                                                         \
-		__typeof__(p) taken_ = (p);                                                        \
-		(p) = NULL;                                                                        \
-		taken_;                                                                            \
+#define take_ptr(p)                         \
+	({                                  \
+		__typeof__(p) taken_ = (p); \
+		(p) = NULL;                 \
+		taken_;                     \
 	})
 
 static inline void fd_drop(int *fd)
