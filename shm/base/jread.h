@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { JREAD_DEPTH_MAX = 64, JREAD_NAME_MAX = 128 /* bytes of one name in a path */ };
+enum { JREAD_DEPTH_MAX = 64 };
 
 enum jread_type { JREAD_NULL, JREAD_BOOL, JREAD_NUMBER, JREAD_STRING, JREAD_ARRAY, JREAD_OBJECT };
 
