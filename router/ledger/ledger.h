@@ -1,0 +1,187 @@
+/*
+ * The router's own books of what it has in each engine, and what they say together with the agent's
+ * record: record + own dispatches the record cannot yet contain.
+ *
+ * Pure: the caller keeps one ticket per request it has sent and brings the time. Nothing is
+ * allocated, every operation is O(1), reading an engine is O(log LEDGER_MARKS). Sums are never
+ * reset by a sample and never negative; a ticket is counted from its dispatch to its end, however
+ * long. Formulas stand in README.md.
+ */
+#ifndef TURNWARD_ROUTER_LEDGER_LEDGER_H
+#define TURNWARD_ROUTER_LEDGER_LEDGER_H
+
+#include "shm/state.h"
+
+#include <assert.h>
+#include <stdint.h>
+
+enum {
+	LEDGER_MARKS = 256,               /* of an engine's recent past; a power of two */
+	LEDGER_MARK_NS = 8 * 1000 * 1000, /* grain of it: 2 s when something happens all the time */
+};
+
+enum ledger_phase {
+	LEDGER_FREE,     /* not in the books; a zeroed ticket is free */
+	LEDGER_SENT,     /* dispatched, no first token yet */
+	LEDGER_DECODING, /* past it */
+};
+
+enum ledger_end { LEDGER_COMPLETED, LEDGER_FAILED, LEDGER_ABORTED, LEDGER_ENDS_NR };
+
+/* Ticket flags. */
+enum {
+	LEDGER_PIECE = 1 << 0, /* a staged prefix, the router's own request */
+	LEDGER_COLD = 1 << 1,  /* holds its engine's cold slot until its first token or end */
+};
+
+/* One request in one engine; lives in the caller's own entry for it and must not move meanwhile. */
+struct ledger_ticket {
+	struct ledger_ticket *older, *newer; /* those without a first token, by dispatch */
+	uint64_t dispatch_ns;
+	uint64_t epoch;   /* of the engine's books: a restart leaves the ticket behind */
+	double prefill_s; /* estimated seconds of its prefill */
+	uint32_t engine;
+	uint32_t phase; /* enum ledger_phase */
+	uint32_t flags;
+	uint32_t sequences; /* decoded side by side, >= 1 */
+	uint32_t prompt_tokens;
+	uint32_t uncached_tokens;
+	uint32_t output_tokens; /* produced so far, where it is known */
+	uint32_t reserved;
+};
+
+/* Totals since the start: they only grow, so that any two moments can be subtracted. */
+struct ledger_totals {
+	uint64_t dispatched, ended;         /* requests */
+	uint64_t uncached_in, uncached_out; /* tokens: dispatched; at first token or earlier end */
+	uint64_t context_in, context_out;   /* tokens: at first token; at end */
+	uint64_t sequences_in, sequences_out; /* likewise */
+};
+
+/* Totals as they were before anything that happened at or after `from_ns` (grain LEDGER_MARK_NS).
+ */
+struct ledger_mark {
+	uint64_t from_ns;
+	struct ledger_totals before;
+};
+
+/* One engine's books. Owned by ledger.c; read through the functions below. */
+struct ledger_engine {
+	struct ledger_ticket *oldest, *newest; /* without a first token */
+	uint64_t head_ns;      /* since when the engine can have worked on the oldest */
+	uint64_t epoch;        /* of these books, counted here */
+	uint64_t engine_epoch; /* the agent's start id, 0 = not seen */
+	uint64_t sent, decoding, decode_context_tokens, uncached_tokens;
+	double prefill_s;
+	double mean_uncached_tokens; /* EWMA over dispatches: what a foreign request is taken for */
+	uint64_t staged_rest_tokens, pieces, cold, held, held_tokens;
+	uint64_t by_end[LEDGER_ENDS_NR];
+	uint64_t last_dispatch_ns;
+	/* what the agent's samples showed */
+	uint64_t read_ns, progress_ns, foreign_since_ns, progress_sum;
+	uint64_t admitted_base; /* admitted_total - own dispatches, while the counter can be trusted
+				 */
+	uint64_t admitted_read_ns;
+	uint32_t admitted_known;
+	uint32_t marks; /* ever written */
+	struct ledger_totals totals;
+	struct ledger_mark mark[LEDGER_MARKS];
+};
+
+struct ledger {
+	struct ledger_engine engine[STATE_ENGINES_MAX];
+};
+
+struct ledger_params {
+	double admission_lag_s; /* 0.1: from dispatch to the engine's gauges, about one step */
+	double unknown_periods; /* 20 */
+	double unknown_s;       /* 2: beyond max of both a record is unknown */
+	double fresh_periods;   /* 2 */
+	double probe_after_s;   /* 10: foreign work without progress for this long */
+	double probe_every_s;   /* 5: since our last dispatch to it */
+};
+
+/* Plain sums, for the region's books, metrics and `status`. All zero when idle. */
+struct ledger_sums {
+	uint64_t requests;         /* in the engine: waiting + requests past their first token */
+	uint64_t waiting_requests; /* dispatched and without first token */
+	uint64_t waiting_tokens;   /* uncached prompt tokens of these */
+	double waiting_prefill_s;  /* estimated seconds of these */
+	uint64_t decoding;         /* sequences past their first token */
+	uint64_t decode_context_tokens; /* contexts of these */
+	uint64_t staged_rest_tokens, pieces, cold_prompts, held, held_tokens;
+	uint64_t dispatched_total, finished_total;
+	uint64_t ends_total[LEDGER_ENDS_NR];
+};
+
+enum ledger_staleness { LEDGER_FRESH, LEDGER_AGED, LEDGER_UNKNOWN }; /* as the policy's */
+
+/* What the policy needs, own books and agent's record together. */
+struct ledger_view {
+	uint32_t staleness; /* enum ledger_staleness */
+	uint32_t probe; /* it has claimed foreign work for long without progress: let one look */
+	double age_s;   /* of the record, 0 = never published */
+	double fresh_s; /* bound of LEDGER_FRESH */
+	double num_requests, decoding, decode_context_tokens;
+	double pending_prefill_tokens;
+	double pending_prefill_s;  /* < 0: unknown (the tokens are the agent's) */
+	double staged_rest_tokens; /* staged rest and held */
+	double foreign_requests;   /* in it, not ours */
+	double oldest_wait_s;      /* of our own dispatches */
+};
+
+/* All books empty. */
+void ledger_init(struct ledger *ledger);
+
+/* The defaults named above. */
+void ledger_params_init(struct ledger_params *ret_params);
+
+/*
+ * The ticket's request is being sent: call before its first byte, in the same turn of the loop as
+ * the decision. The ticket must be free; its engine, flags, sequences, prompt_tokens,
+ * uncached_tokens and prefill_s are set by the caller, the rest is the ledger's from here on.
+ */
+void ledger_dispatch(struct ledger *ledger, struct ledger_ticket *ticket, uint64_t now_ns);
+
+/* First token seen, or predicted where it cannot be seen. Once only; later calls do nothing. */
+void ledger_first_token(struct ledger *ledger, struct ledger_ticket *ticket, uint64_t now_ns);
+
+/* Exact counts became known (usage, tokenise): corrects what is in the books. */
+void ledger_correct(struct ledger *ledger, struct ledger_ticket *ticket, uint32_t prompt_tokens,
+		    uint32_t uncached_tokens, uint64_t now_ns);
+
+/* The request is over on that engine, however; frees the ticket. A free ticket is left alone. */
+void ledger_end(struct ledger *ledger, struct ledger_ticket *ticket, enum ledger_end how,
+		uint64_t now_ns);
+
+/* Staged rest and held requests of an engine, in changes; a result below 0 is held at 0. */
+void ledger_staged(struct ledger *ledger, unsigned engine, int64_t tokens);
+void ledger_held(struct ledger *ledger, unsigned engine, int requests, int64_t tokens);
+
+/*
+ * The engine has restarted: whatever it had is gone with its cache. Books start at zero; tickets of
+ * before can still be ended and change nothing but the totals of ends.
+ */
+void ledger_engine_restarted(struct ledger *ledger, unsigned engine, uint64_t now_ns);
+
+/*
+ * A sample was read: follows the epoch, trusted counters, progress and foreign work. Call when the
+ * record's read_ns has changed (calling again does nothing). Returns 1 if the engine has restarted
+ * (the books were emptied; its prefix index and homes are void), else 0.
+ */
+int ledger_observe(struct ledger *ledger, const struct ledger_params *params, unsigned engine,
+		   const struct engine_state *agent, uint64_t now_ns);
+
+/*
+ * The engine's effective numbers at now_ns. `agent` may be NULL or never published: own books
+ * alone. `others` are the summed books of other workers on that engine, or NULL. `tokens_per_s` is
+ * the throughput in force, by which an agent's backlog is aged.
+ */
+void ledger_effective(const struct ledger *ledger, const struct ledger_params *params,
+		      unsigned engine, const struct engine_state *agent,
+		      const struct ledger_sums *others, double tokens_per_s, uint64_t now_ns,
+		      struct ledger_view *ret);
+
+void ledger_books_get(const struct ledger *ledger, unsigned engine, struct ledger_sums *ret_sums);
+
+#endif
