@@ -1,0 +1,150 @@
+/*
+ * What the router must know of a request body to place it, read while the body arrives: model,
+ * stream, lengths, session, turn, and the hashed content blocks of its prompt.
+ *
+ * One linear pass, no DOM, no recursion, no allocation; slices may be cut anywhere and the result
+ * is the same. It reads and never judges: what it cannot read it says (`unreadable`), and the
+ * request is placed by load alone and forwarded unchanged.
+ */
+#ifndef TURNWARD_ROUTER_CHAT_SCAN_H
+#define TURNWARD_ROUTER_CHAT_SCAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "router/chat/json.h"
+#include "router/limits.h"
+
+/* Bytes of model text by kind, after unescaping: what the token estimator is linear in. */
+struct chat_classes {
+	uint64_t letters; /* A-Z a-z */
+	uint64_t digits;
+	uint64_t punct;      /* other printable ASCII, and JSON structure where it is prompt text */
+	uint64_t space_runs; /* runs of space, tab, line ends */
+	uint64_t high;       /* bytes >= 0x80 */
+	uint64_t escapes;    /* \uXXXX, each one UTF-16 unit */
+};
+
+/* Where a session id was found, weakest first. */
+#define CHAT_SESSIONS(X)                                                \
+	X(NONE, "none")                                                 \
+	X(USER, "user") /* a person rather than a session */            \
+	X(CONVERSATION_ID, "conversation_id")                           \
+	X(CONVERSATION, "conversation") /* string, or object with id */ \
+	X(PROMPT_CACHE_KEY, "prompt_cache_key")                         \
+	X(SESSION_ID, "session_id")                                     \
+	X(METADATA, "metadata.user_id") /* the session inside Claude Code's user id */
+
+enum chat_session_source {
+#define X(name, text) CHAT_SESSION_##name,
+	CHAT_SESSIONS(X)
+#undef X
+		CHAT_SESSION_NR
+};
+
+enum { CHAT_RESPONSE_ID = 128 };
+
+/* What has been read so far; valid after every step. */
+struct chat_request {
+	bool complete;   /* the whole body was one JSON object */
+	bool unreadable; /* not JSON, or deeper than 64: what is here was read before */
+	bool stream;
+	bool include_usage;  /* stream_options.include_usage */
+	bool stream_options; /* the key is there: a second one must not be inserted */
+	bool model_long;     /* the model's name did not fit: no table can match it */
+	bool blocks_full;    /* content beyond the block memory is not indexed */
+	bool prompt_is_ids;  /* (part of) the prompt came as token ids */
+	uint32_t n;          /* decodes: the larger of n and best_of, 1 when absent */
+	uint64_t max_tokens; /* in any of its spellings; 0: not said */
+	uint32_t messages;   /* of the messages or input items */
+	uint32_t assistant_messages;
+	uint32_t turn;    /* assistant messages + 1 */
+	uint32_t prompts; /* sequences of a prompt array; 0: messages */
+	uint32_t tools;
+	uint32_t images;        /* images, audio, files: their bytes are in no count */
+	uint64_t token_ids;     /* of id prompts, summed */
+	uint64_t body_bytes;    /* scanned so far */
+	uint64_t content_bytes; /* of the hashed stream; LIMIT_CONTENT_BLOCK_BYTES make a full block
+				 */
+	struct chat_classes classes;
+	uint64_t identity; /* of system prompt + first user message: tells sub-agents apart; 0: none
+			    */
+	int64_t brace;     /* offset of the opening brace, for insertions; -1 */
+	uint16_t model_len;
+	uint16_t previous_response_id_len;
+	uint16_t session_len;
+	uint8_t session_source; /* enum chat_session_source */
+	char model[LIMIT_MODEL_NAME + 1];
+	char previous_response_id[CHAT_RESPONSE_ID + 1];
+	char session[LIMIT_SESSION_ID + 1];
+};
+
+/* Template order; every part has a block grid of its own, so that the body's key order is free. */
+enum chat_part { CHAT_TOOLS, CHAT_SYSTEM, CHAT_MESSAGES, CHAT_PARTS };
+
+struct chat_stream {
+	uint32_t first, blocks; /* full blocks, in chat_scan.blocks */
+	uint64_t bytes;
+	uint64_t fold; /* of the full blocks' hashes */
+	uint32_t fill; /* bytes in `block` */
+	uint32_t items;
+	uint32_t images;
+	uint64_t token_ids;
+	struct chat_classes classes;
+};
+
+/* Opaque; about 3 KiB, needed only while a body arrives. */
+struct chat_scan {
+	struct chat_request req;
+	struct json json;
+	uint64_t seed;
+	uint64_t *blocks;
+	uint32_t blocks_max, blocks_used;
+	uint64_t salt;   /* LoRA and cache_salt */
+	uint64_t number; /* of the token id being read */
+	struct chat_stream part[CHAT_PARTS];
+	uint8_t now;   /* enum chat_part that content goes to */
+	uint8_t key;   /* enum chat_key of the value being read */
+	uint8_t sink;  /* what the current string is for */
+	uint8_t nonce; /* matched bytes of a nonce that may begin here */
+	uint8_t nonce_kind;
+	bool said;  /* the current string has given content */
+	bool space; /* the last class byte was white space */
+	bool first_user_seen, run_of_output, had_type;
+	uint8_t unicode; /* hex digits of a \u escape still to come in counted text */
+	uint32_t assistants, prompts, messages;
+	uint64_t identity_messages;
+	uint32_t n, best_of;
+	uint8_t max_tokens_rank;
+	uint8_t where[JSON_DEPTH + 1]; /* enum chat_where of each open container */
+	struct json_copy copy;
+	char role[24], type[32];
+	char text[512]; /* keys and captured values */
+	uint8_t block[CHAT_PARTS][LIMIT_CONTENT_BLOCK_BYTES];
+};
+
+/* Block memory a body of that size can need. */
+size_t chat_scan_blocks(uint64_t body_bytes);
+
+/*
+ * `blocks` is the caller's, for as long as the scan lasts, and may be replaced by larger memory
+ * (chat_scan_grow copies). `seed` must be the same for every body whose blocks are compared.
+ */
+void chat_scan_begin(struct chat_scan *scan, uint64_t *blocks, uint32_t blocks_max, uint64_t seed);
+void chat_scan_grow(struct chat_scan *scan, uint64_t *blocks, uint32_t blocks_max);
+
+/* Takes the next bytes of the body, however few. */
+void chat_scan_step(struct chat_scan *scan, const void *bytes, size_t len);
+
+/*
+ * Writes the chain of the content seen so far: block i's hash covers all content before its end, in
+ * template order, and model, LoRA and cache salt. With `complete` a body that has not ended is
+ * unreadable; without, the scan may go on. Returns the number of blocks, at most chain_max.
+ */
+uint32_t chat_scan_end(struct chat_scan *scan, bool complete, uint64_t *chain, uint32_t chain_max);
+
+/* A name of CHAT_SESSIONS, for logs. */
+const char *chat_session_name(enum chat_session_source source);
+
+#endif
