@@ -1,15 +1,16 @@
 /*
  * The event loop's seam: completion-shaped, with two implementations behind it (io_uring, epoll).
  *
- * The caller adds a descriptor once and gets a handle; every completion carries the caller's own 64-bit
- * tag (a slot number and generation, never a pointer) and the operation. Rules that both keep:
- *  - received bytes lie in a buffer of the loop's; the caller gives each back with loop_give_back(),
- *    now or later (io_uring: buffer ring; epoll: a pool of the same size);
+ * The caller adds a descriptor once and gets a handle; every completion carries the caller's own
+ * 64-bit tag (a slot number and generation, never a pointer) and the operation. Rules that both
+ * keep:
+ *  - received bytes lie in a buffer of the loop's; the caller gives each back with
+ * loop_give_back(), now or later (io_uring: buffer ring; epoll: a pool of the same size);
  *  - a send owns the caller's bytes until its LOOP_SENT, which comes when all bytes are out or the
  *    send failed; one send at a time per handle; short sends are continued inside the loop;
- *  - loop_close() cancels whatever is pending, waits for each operation's own last completion, closes
- *    the descriptor, then reports LOOP_CLOSED, the last event of that handle. No event but LOOP_SENT
- *    (so that the bytes can be freed) and LOOP_CLOSED comes after the call;
+ *  - loop_close() cancels whatever is pending, waits for each operation's own last completion,
+ * closes the descriptor, then reports LOOP_CLOSED, the last event of that handle. No event but
+ * LOOP_SENT (so that the bytes can be freed) and LOOP_CLOSED comes after the call;
  *  - nothing is delivered from inside a call into the loop, only from loop_turn().
  */
 #ifndef TURNWARD_SHM_LOOP_LOOP_H
@@ -25,7 +26,8 @@ enum loop_kind { LOOP_AUTO, LOOP_URING, LOOP_EPOLL };
 enum loop_op {
 	LOOP_ACCEPTED,  /* res = the new descriptor (non-blocking, CLOEXEC), or -errno */
 	LOOP_CONNECTED, /* res = 0 or -errno */
-	LOOP_RECEIVED,  /* res = bytes > 0, 0 at end of stream, or -errno; data, buffer valid if > 0 */
+	LOOP_RECEIVED,  /* res = bytes > 0, 0 at end of stream, or -errno; data, buffer valid if > 0
+			 */
 	LOOP_FILLED,    /* loop_fill(): res = bytes > 0, 0 at end, or -errno */
 	LOOP_SENT,      /* res = all the bytes, or -errno */
 	LOOP_CLOSED,    /* the handle is free again */
@@ -43,32 +45,34 @@ struct loop_event {
 
 struct loop_params {
 	enum loop_kind kind;
-	unsigned handles_max;   /* descriptors at once */
-	unsigned buffers;       /* receive buffers, a power of two */
-	unsigned buffer_size;   /* bytes of each */
-	unsigned entries;       /* submission queue; halved down to 256 when memory lock is short */
+	unsigned handles_max; /* descriptors at once */
+	unsigned buffers;     /* receive buffers, a power of two */
+	unsigned buffer_size; /* bytes of each */
+	unsigned entries;     /* submission queue; halved down to 256 when memory lock is short */
 };
 
 struct loop;
 typedef void loop_handler(void *ctx, const struct loop_event *event);
 
 /*
- * LOOP_AUTO runs the start-up self-test and takes io_uring if it passes, epoll else. ret_why receives
- * one sentence (static or loop-owned, never freed by the caller) that says what was chosen and why.
- * LOOP_URING that fails returns -errno with the reason there.
+ * LOOP_AUTO runs the start-up self-test and takes io_uring if it passes, epoll else. ret_why
+ * receives one sentence (static or loop-owned, never freed by the caller) that says what was chosen
+ * and why. LOOP_URING that fails returns -errno with the reason there.
  */
-int loop_new(struct loop **ret_loop, const struct loop_params *params, loop_handler *handler, void *ctx,
-	     const char **ret_why);
+int loop_new(struct loop **ret_loop, const struct loop_params *params, loop_handler *handler,
+	     void *ctx, const char **ret_why);
 void loop_free(struct loop *loop);
 enum loop_kind loop_kind_of(const struct loop *loop);
 const char *loop_kind_name(enum loop_kind kind);
 
-/* Takes a non-blocking descriptor; returns a handle >= 0 or -ENFILE. The loop closes it in the end. */
+/* Takes a non-blocking descriptor; returns a handle >= 0 or -ENFILE. The loop closes it in the end.
+ */
 int loop_add(struct loop *loop, int fd, uint64_t tag);
 void loop_retag(struct loop *loop, int handle, uint64_t tag);
 int loop_fd(const struct loop *loop, int handle);
 
-/* Keeps accepting until loop_pause(). After -EMFILE/-ENFILE the loop stops by itself: resume later. */
+/* Keeps accepting until loop_pause(). After -EMFILE/-ENFILE the loop stops by itself: resume later.
+ */
 void loop_accept(struct loop *loop, int handle);
 void loop_connect(struct loop *loop, int handle, const struct sockaddr *addr, socklen_t len);
 
@@ -85,10 +89,10 @@ void loop_receive(struct loop *loop, int handle);
 void loop_pause(struct loop *loop, int handle);
 
 /*
- * One receive of up to `len` bytes straight into the caller's memory, owned by the loop until FILLED.
- * Legal right after loop_pause(): what the stream still delivers comes first, as LOOP_RECEIVED, and the
- * fill begins only when the stream's last completion is in, so that no byte is overtaken. Likewise
- * loop_receive() after a fill: it begins when the fill has ended.
+ * One receive of up to `len` bytes straight into the caller's memory, owned by the loop until
+ * FILLED. Legal right after loop_pause(): what the stream still delivers comes first, as
+ * LOOP_RECEIVED, and the fill begins only when the stream's last completion is in, so that no byte
+ * is overtaken. Likewise loop_receive() after a fill: it begins when the fill has ended.
  */
 void loop_fill(struct loop *loop, int handle, void *into, size_t len);
 

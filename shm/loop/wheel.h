@@ -12,9 +12,13 @@ struct wheel_timer {
 enum { WHEEL_SLOTS = 1024 };
 
 struct wheel {
-	uint64_t tick_ns, now_tick; /* resolution; a timer fires at most one tick late, never early */
+	uint64_t tick_ns,
+		now_tick; /* resolution; a timer fires at most one tick late, never early */
 	uint64_t armed;
+	uint64_t wake_ns;        /* nothing fires before; may be early by what was disarmed */
+	struct wheel_timer *due; /* taken from passed slots, not yet returned */
 	struct wheel_timer *slot[WHEEL_SLOTS];
+	uint64_t least_ns[WHEEL_SLOTS]; /* no timer of the slot is due before; UINT64_MAX = empty */
 };
 
 void wheel_init(struct wheel *wheel, uint64_t tick_ns, uint64_t now_ns);
