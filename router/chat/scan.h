@@ -13,18 +13,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "router/chat/classes.h"
 #include "router/chat/json.h"
 #include "router/limits.h"
-
-/* Bytes of model text by kind, after unescaping: what the token estimator is linear in. */
-struct chat_classes {
-	uint64_t letters; /* A-Z a-z */
-	uint64_t digits;
-	uint64_t punct;      /* other printable ASCII, and JSON structure where it is prompt text */
-	uint64_t space_runs; /* runs of space, tab, line ends */
-	uint64_t high;       /* bytes >= 0x80 */
-	uint64_t escapes;    /* \uXXXX, each one UTF-16 unit */
-};
 
 /* Where a session id was found, weakest first. */
 #define CHAT_SESSIONS(X)                                                \

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "router/chat/classes.h"
+#include "router/tokens/tokens.h"
 #include "shm/table.h"
 
 enum {
@@ -48,20 +48,19 @@ struct session_time {
 /* One session. Whole words: it lies in the region as it is. */
 struct session {
 	uint64_t check;
-	uint64_t scope;             /* keyed hash of the API key */
-	uint64_t engine;            /* stable index of the last dispatch's, or SESSION_NO_ENGINE */
-	uint64_t epoch;             /* that engine's start id then, 0 = unknown */
-	uint64_t turn;              /* of the last dispatch, from 1 */
-	uint64_t class;             /* of the last dispatch, the policy's enum */
-	uint64_t dispatches;        /* retries included */
-	uint64_t blocks;            /* full content blocks of the last dispatched prompt */
-	uint64_t chain;             /* hash of the last of these, 0 = none */
-	uint64_t base_turn;         /* the turn that the next five speak of, 0 = none answered */
-	uint64_t prompt_tokens;     /* exact; 0 = never reported */
-	uint64_t completion_tokens; /* SESSION_UNKNOWN if not reported */
-	uint64_t cached_tokens;     /* SESSION_UNKNOWN if not reported */
-	uint64_t content_bytes;     /* of that same prompt */
-	struct chat_classes classes;
+	uint64_t scope;              /* keyed hash of the API key */
+	uint64_t engine;             /* stable index of the last dispatch's, or SESSION_NO_ENGINE */
+	uint64_t epoch;              /* that engine's start id then, 0 = unknown */
+	uint64_t turn;               /* of the last dispatch, from 1 */
+	uint64_t class;              /* of the last dispatch, the policy's enum */
+	uint64_t dispatches;         /* retries included */
+	uint64_t blocks;             /* full content blocks of the last dispatched prompt */
+	uint64_t chain;              /* hash of the last of these, 0 = none */
+	uint64_t base_turn;          /* the turn that the next four speak of, 0 = none answered */
+	uint64_t prompt_tokens;      /* exact; 0 = never reported */
+	uint64_t completion_tokens;  /* SESSION_UNKNOWN if not reported */
+	uint64_t cached_tokens;      /* SESSION_UNKNOWN if not reported */
+	struct tokens_prompt prompt; /* what that same prompt was made of */
 	double output_tokens; /* EWMA of completions: what the next one may bring, 0 = unknown */
 	uint64_t first_ns, last_ns;
 	uint64_t first_wall_s, last_wall_s;
@@ -86,8 +85,7 @@ struct session_result {
 	uint64_t prompt_tokens;     /* 0 = not reported */
 	uint64_t completion_tokens; /* SESSION_UNKNOWN = not reported */
 	uint64_t cached_tokens;     /* SESSION_UNKNOWN = not reported */
-	uint64_t content_bytes;
-	struct chat_classes classes;
+	struct tokens_prompt prompt;
 };
 
 struct session_totals {

@@ -28,10 +28,19 @@ struct tokens {
 	struct table table;
 };
 
+/* What of a prompt costs tokens: text by class, and what has a price of its own. Whole words. */
+struct tokens_prompt {
+	struct chat_classes text;
+	uint64_t messages;  /* or input items */
+	uint64_t tools;     /* definitions; their JSON is in `text` */
+	uint64_t images;    /* and other parts whose bytes are in no count */
+	uint64_t token_ids; /* given as numbers */
+};
+
 /* What a session knows exactly: the prompt that `exact` tokens were reported for. */
 struct tokens_base {
 	uint64_t exact;              /* usage.prompt_tokens, 0 = nothing known */
-	struct chat_classes classes; /* of that same prompt */
+	struct tokens_prompt prompt; /* that same one */
 };
 
 struct tokens_model_stats {
@@ -55,7 +64,7 @@ uint64_t tokens_model_key(const void *name, size_t len);
 
 /* Tokens of a whole prompt, at least 1. Unknown models have the priors. */
 uint64_t tokens_estimate(const struct tokens *tokens, uint64_t model,
-			 const struct chat_classes *prompt);
+			 const struct tokens_prompt *prompt);
 
 /*
  * Tokens of a session's next prompt: the last exact count + the estimate of what is new, the error
@@ -64,7 +73,7 @@ uint64_t tokens_estimate(const struct tokens *tokens, uint64_t model,
  * estimate.
  */
 uint64_t tokens_estimate_turn(const struct tokens *tokens, uint64_t model,
-			      const struct tokens_base *base, const struct chat_classes *prompt);
+			      const struct tokens_base *base, const struct tokens_prompt *prompt);
 
 /* The median prompt of the model: for bodies that could not be read. */
 uint64_t tokens_median(const struct tokens *tokens, uint64_t model);
@@ -73,13 +82,13 @@ uint64_t tokens_median(const struct tokens *tokens, uint64_t model);
 double tokens_bytes_per_token(const struct tokens *tokens, uint64_t model);
 
 /* The engine reported `exact` prompt tokens for this prompt. `stamp`: any clock that only grows. */
-void tokens_learn(struct tokens *tokens, uint64_t model, const struct chat_classes *prompt,
+void tokens_learn(struct tokens *tokens, uint64_t model, const struct tokens_prompt *prompt,
 		  uint64_t exact, uint64_t stamp);
 
 /* -ENOENT for a model that never reported. Any process. */
 int tokens_stats(const struct tokens *tokens, uint64_t model, struct tokens_model_stats *ret_stats);
 
 /* Bytes of text that were counted. */
-uint64_t tokens_bytes(const struct chat_classes *prompt);
+uint64_t tokens_bytes(const struct tokens_prompt *prompt);
 
 #endif
