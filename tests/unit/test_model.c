@@ -1,0 +1,631 @@
+/* The engine model against figures worked out by hand from its formula and vLLM's scheduling order.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/model/model.h"
+#include "tests/lib/unit.h"
+
+enum { IDS_MAX = 200000, SEEN_MAX = 4096 };
+
+/* A model on a virtual clock, and all that came out of it. */
+struct bench {
+	struct model *model;
+	uint64_t now_ns;
+	struct model_event seen[SEEN_MAX];
+	size_t seen_nr;
+};
+
+static uint32_t ids[IDS_MAX];
+
+static void bench_open(struct bench *b, const struct model_options *options)
+{
+	memset(b, 0, sizeof(*b));
+	assert_int_equal(model_new(&b->model, model_profile_find("q8b"), options), 0);
+}
+
+static void bench_close(struct bench *b)
+{
+	struct model_figures f;
+
+	model_check(b->model);
+	model_figures_get(b->model, &f);
+	if (f.running + f.waiting == 0)
+		assert_int_equal(f.blocks_used, 0);
+	model_free(b->model);
+}
+
+/* `count` ids that differ from those of any other `kind`. */
+static const uint32_t *text(uint32_t kind, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		ids[i] = 10000 + kind * 1000003 + i * 7;
+	return ids;
+}
+
+static struct model_request *submit(struct bench *b, uint64_t tag, const uint32_t *prompt,
+				    uint32_t prompt_tokens, uint32_t output_tokens)
+{
+	struct model_request *r = NULL;
+	const struct model_submission s = { .tag = tag,
+					    .prompt = prompt,
+					    .prompt_tokens = prompt_tokens,
+					    .output_tokens = output_tokens,
+					    .output_seed = tag * 77 };
+
+	assert_int_equal(model_submit(b->model, &s, b->now_ns, &r), 0);
+	return r;
+}
+
+/* One whole step; returns 0 when there was nothing to do. */
+static int step(struct bench *b)
+{
+	const struct model_event *events;
+	uint64_t end_ns = model_begin(b->model, b->now_ns);
+
+	if (end_ns == MODEL_NEVER)
+		return 0;
+	b->now_ns = end_ns;
+	size_t n = model_end(b->model, &events);
+	assert_true(b->seen_nr + n <= SEEN_MAX);
+	if (n)
+		memcpy(&b->seen[b->seen_nr], events, n * sizeof(*events));
+	b->seen_nr += n;
+	model_check(b->model);
+	return 1;
+}
+
+static void run(struct bench *b)
+{
+	while (step(b))
+		;
+}
+
+static const struct model_event *event_of(const struct bench *b, uint64_t tag,
+					  enum model_event_kind kind)
+{
+	for (size_t i = 0; i < b->seen_nr; i++)
+		if (b->seen[i].tag == tag && b->seen[i].kind == kind)
+			return &b->seen[i];
+	return NULL;
+}
+
+static double first_token_s(const struct bench *b, uint64_t tag)
+{
+	const struct model_event *e = event_of(b, tag, MODEL_TOKEN);
+
+	assert_non_null(e);
+	return (double)e->at_ns * 1e-9;
+}
+
+static void assert_seconds(double got, double want)
+{
+	if (fabs(got - want) > 5e-9)
+		fail_msg("%.9f s, by hand %.9f s", got, want);
+}
+
+static void a_lone_cold_prompt_takes_exactly_what_the_formula_says(void **state)
+{
+	struct bench b;
+
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 1000), 1000, 1);
+
+	run(&b);
+
+	/* 1000 x 2.03e-4 + 2.05e-9 x 1000^2 + 1 ms */
+	assert_seconds(first_token_s(&b, 1), 0.20605);
+	bench_close(&b);
+}
+
+static void a_prompt_beyond_the_budget_is_computed_in_chunks(void **state)
+{
+	struct bench b;
+
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 10000), 10000, 1);
+
+	run(&b);
+
+	/* 8,192 + 1,808 tokens: the parts of the formula add up, each step pays its 1 ms */
+	assert_seconds(first_token_s(&b, 1), 10000 * 2.03e-4 + 2.05e-9 * 1e8 + 2e-3);
+	bench_close(&b);
+}
+
+static void a_small_prompt_pays_the_weight_pass(void **state)
+{
+	struct bench b;
+
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 10), 10, 1);
+
+	run(&b);
+
+	assert_seconds(first_token_s(&b, 1), 12.2e-3 + 2.05e-9 * 100 + 1e-3);
+	bench_close(&b);
+}
+
+static void two_prompts_are_served_first_come_first_served(void **state)
+{
+	struct bench b;
+	double first = 8192 * 2.03e-4 + 2.05e-9 * 8192.0 * 8192 + 1e-3;
+	/* second step: the first one's last 1,808 tokens and the other prompt's 500 */
+	double second = 2308 * 2.03e-4 + 2.05e-9 * (1e8 - 8192.0 * 8192 + 250000) + 1e-3;
+
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 10000), 10000, 1);
+	submit(&b, 2, text(2, 500), 500, 1);
+
+	run(&b);
+
+	assert_seconds(first_token_s(&b, 1), first + second);
+	assert_seconds(first_token_s(&b, 2), first + second);
+	bench_close(&b);
+}
+
+static void a_short_prompt_waits_for_the_whole_cold_one_before_it(void **state)
+{
+	struct bench b;
+	double sum = 0;
+
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 16384), 16384, 1);
+	submit(&b, 2, text(2, 100), 100, 1);
+
+	run(&b);
+
+	sum = 16384 * 2.03e-4 + 2.05e-9 * 16384.0 * 16384 + 2e-3;
+	assert_seconds(first_token_s(&b, 1), sum);
+	/* the two full steps left no token of budget for it */
+	assert_seconds(first_token_s(&b, 2), sum + 100 * 2.03e-4 + 2.05e-9 * 10000 + 1e-3);
+	bench_close(&b);
+}
+
+static void a_cap_on_long_prefills_lets_the_short_prompt_in(void **state)
+{
+	struct bench b;
+	const struct model_options capped = { .long_prefill_cap = 2048 };
+
+	bench_open(&b, &capped);
+	submit(&b, 1, text(1, 16384), 16384, 1);
+	submit(&b, 2, text(2, 100), 100, 1);
+
+	run(&b);
+
+	assert_seconds(first_token_s(&b, 2),
+		       2148 * 2.03e-4 + 2.05e-9 * (2048.0 * 2048 + 10000) + 1e-3);
+	bench_close(&b);
+}
+
+static void a_decode_stands_still_beside_a_prefill_chunk(void **state)
+{
+	struct bench b;
+	double alone_s, stalled_s;
+
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 100), 100, 10);
+	step(&b);
+	uint64_t before_ns = b.now_ns;
+	step(&b);
+	alone_s = (double)(b.now_ns - before_ns) * 1e-9;
+	submit(&b, 2, text(2, 8000), 8000, 1);
+	before_ns = b.now_ns;
+
+	step(&b);
+
+	stalled_s = (double)(b.now_ns - before_ns) * 1e-9;
+	/* context: 100 of the prompt, one token made, the second made from it: 101, then 102 */
+	assert_seconds(alone_s, 12.2e-3 + 9.8e-8 * 101 + 1e-3);
+	assert_seconds(stalled_s, 8001 * 2.03e-4 + 2.05e-9 * 64e6 + 9.8e-8 * 102 + 1e-3);
+	assert_int_equal(b.seen[b.seen_nr - 3].tag, 1); /* its third token came with that step */
+	assert_int_equal(b.seen[b.seen_nr - 3].index, 2);
+	run(&b);
+	bench_close(&b);
+}
+
+static void the_same_history_hits_whoever_sends_it(void **state)
+{
+	struct bench b;
+
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 1000), 1000, 1);
+	run(&b);
+	uint64_t before_ns = b.now_ns;
+
+	submit(&b, 2, text(1, 1000), 1000, 1);
+	run(&b);
+
+	/* 62 full blocks of 16: 992 tokens; 8 are computed */
+	assert_int_equal(event_of(&b, 2, MODEL_FINISHED)->life.cached_tokens, 992);
+	assert_seconds(first_token_s(&b, 2) - (double)before_ns * 1e-9,
+		       12.2e-3 + 2.05e-9 * (1e6 - 992.0 * 992) + 1e-3);
+	bench_close(&b);
+}
+
+static void the_last_block_of_a_prompt_is_never_a_full_hit(void **state)
+{
+	struct bench b;
+
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 64), 64, 1);
+	run(&b);
+	submit(&b, 2, text(1, 64), 64, 1);
+	run(&b);
+
+	assert_int_equal(event_of(&b, 2, MODEL_FINISHED)->life.cached_tokens, 48);
+	bench_close(&b);
+}
+
+static void one_token_changed_early_misses_all_that_follows(void **state)
+{
+	struct bench b;
+
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 1000), 1000, 1);
+	run(&b);
+	text(1, 1000);
+	ids[40]++; /* in the third block */
+	submit(&b, 2, ids, 1000, 1);
+	run(&b);
+
+	assert_int_equal(event_of(&b, 2, MODEL_FINISHED)->life.cached_tokens, 32);
+	bench_close(&b);
+}
+
+static void a_salt_divides_the_cache(void **state)
+{
+	struct bench b;
+	struct model_request *r;
+
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 1000), 1000, 1);
+	run(&b);
+	const struct model_submission salted = {
+		.tag = 2, .prompt = ids, .prompt_tokens = 1000, .output_tokens = 1, .salt = 5
+	};
+	assert_int_equal(model_submit(b.model, &salted, b.now_ns, &r), 0);
+	run(&b);
+
+	assert_int_equal(event_of(&b, 2, MODEL_FINISHED)->life.cached_tokens, 0);
+	bench_close(&b);
+}
+
+static void the_answer_is_cached_for_the_next_turn_but_its_last_token(void **state)
+{
+	struct bench b;
+
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 100), 100, 60);
+	run(&b);
+	uint32_t nr = 100;
+	for (size_t i = 0; i < b.seen_nr; i++)
+		if (b.seen[i].kind == MODEL_TOKEN)
+			ids[nr++] = b.seen[i].id;
+	assert_int_equal(nr, 160);
+	for (; nr < 400; nr++)
+		ids[nr] = nr;
+
+	submit(&b, 2, ids, nr, 1);
+	run(&b);
+
+	/* 159 of the 160 were computed: nine full blocks */
+	assert_int_equal(event_of(&b, 2, MODEL_FINISHED)->life.cached_tokens, 144);
+	bench_close(&b);
+}
+
+static void an_answer_spells_its_seed_first(void **state)
+{
+	uint64_t seed = 0x5a5a123456789abc, low = 0;
+
+	for (uint32_t i = 0; i < 4; i++)
+		low |= (uint64_t)(model_output_id(seed, i) - 1024) << 12 * i;
+
+	assert_int_equal(low, seed & 0xffffffffffff);
+	assert_int_not_equal(model_output_id(seed, 7), model_output_id(seed + (1ull << 48), 7));
+}
+
+static void the_youngest_is_preempted_and_recomputed_from_the_cache(void **state)
+{
+	/* 8 blocks. Two prompts of 48 tokens (3 blocks) and 40 of output grow to 6 blocks each. */
+	const struct model_options small = { .kv_tokens = 128 };
+	struct bench b;
+	struct model_figures f;
+
+	bench_open(&b, &small);
+	submit(&b, 1, text(1, 48), 48, 40);
+	submit(&b, 2, text(2, 48), 48, 40);
+
+	run(&b);
+
+	const struct model_event *lost = event_of(&b, 2, MODEL_PREEMPTED);
+	model_figures_get(b.model, &f);
+	assert_non_null(lost);
+	assert_null(event_of(&b, 1, MODEL_PREEMPTED));
+	/* at 65 tokens each needs its fifth block: the elder takes the youngest's */
+	assert_int_equal(lost->life.emitted, 17);
+	assert_int_equal(f.preemptions, 1);
+	assert_int_equal(f.finished, 2);
+	assert_int_equal(f.generated_tokens, 80);
+	assert_int_equal(f.queried_tokens, 96); /* the second look-up is not counted */
+	assert_true(event_of(&b, 1, MODEL_FINISHED)->at_ns <
+		    event_of(&b, 2, MODEL_FINISHED)->at_ns);
+	bench_close(&b);
+}
+
+static void a_prompt_waits_until_its_first_chunk_has_room(void **state)
+{
+	const struct model_options small = { .kv_tokens = 128 };
+	struct bench b;
+
+	bench_open(&b, &small);
+	submit(&b, 1, text(1, 60), 60, 3);
+	submit(&b, 2, text(2, 90), 90, 1); /* 6 blocks; 4 are free until the first has ended */
+	run(&b);
+
+	assert_int_equal(event_of(&b, 2, MODEL_STARTED)->at_ns,
+			 event_of(&b, 1, MODEL_FINISHED)->at_ns);
+	bench_close(&b);
+}
+
+static void the_deepest_block_of_the_oldest_prompt_is_evicted_first(void **state)
+{
+	/* 12 blocks: two prompts of 4 blocks each fill 8, a third of 6 needs two that are named. */
+	const struct model_options small = { .kv_tokens = 192 };
+	struct bench b;
+
+	bench_open(&b, &small);
+	submit(&b, 1, text(1, 64), 64, 1);
+	run(&b);
+	submit(&b, 2, text(2, 64), 64, 1);
+	run(&b);
+	submit(&b, 3, text(3, 96), 96, 1);
+	run(&b);
+
+	/* one more token than the blocks, so that the last one counts too */
+	assert_int_equal(model_probe(b.model, 0, text(1, 65), 65), 32);
+	assert_int_equal(model_probe(b.model, 0, text(2, 65), 65), 64);
+	assert_int_equal(model_probe(b.model, 0, text(3, 97), 97), 96);
+	bench_close(&b);
+}
+
+static void a_hit_makes_a_prefix_young_again(void **state)
+{
+	const struct model_options small = { .kv_tokens = 192 };
+	struct bench b;
+
+	bench_open(&b, &small);
+	submit(&b, 1, text(1, 64), 64, 1);
+	run(&b);
+	submit(&b, 2, text(2, 64), 64, 1);
+	run(&b);
+	submit(&b, 4, text(1, 65), 65, 1); /* touches the first; its fifth block is never full */
+	run(&b);
+	submit(&b, 3, text(3, 96), 96, 1);
+	run(&b);
+
+	assert_int_equal(model_probe(b.model, 0, text(1, 65), 65), 64);
+	assert_true(model_probe(b.model, 0, text(2, 65), 65) < 64);
+	bench_close(&b);
+}
+
+static void requests_with_the_same_prefix_share_its_blocks(void **state)
+{
+	struct bench b;
+	struct model_figures f;
+
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 160), 160, 5);
+	submit(&b, 2, text(1, 160), 160, 5);
+	step(&b);
+
+	model_figures_get(b.model, &f);
+	assert_int_equal(f.running, 2);
+	assert_int_equal(f.blocks_used, 11); /* 9 shared, the last one each */
+	run(&b);
+	bench_close(&b);
+}
+
+static void blocks_in_use_are_the_sum_over_live_requests(void **state)
+{
+	struct bench b;
+	struct model_figures f;
+
+	bench_open(&b, NULL);
+	for (uint32_t i = 0; i < 20; i++)
+		submit(&b, i, text(i, 100 + 40 * i), 100 + 40 * i, 30);
+	for (int s = 0; s < 5; s++)
+		step(&b);
+
+	uint64_t want = 0;
+	for (uint32_t i = 0; i < 20; i++) /* whoever gave k tokens holds its prompt and k - 1 */
+		want += (100 + 40 * i + 15) / 16;
+	model_figures_get(b.model, &f);
+	assert_true(f.blocks_used >= want && f.blocks_used <= want + 20);
+	run(&b);
+	model_figures_get(b.model, &f);
+	assert_int_equal(f.blocks_used, 0);
+	assert_int_equal(f.finished, 20);
+	bench_close(&b);
+}
+
+static void an_abort_in_mid_prefill_keeps_what_was_computed(void **state)
+{
+	struct bench b;
+	struct model_figures f;
+
+	bench_open(&b, NULL);
+	struct model_request *r = submit(&b, 1, text(1, 30000), 30000, 10);
+	step(&b);
+	step(&b);
+
+	model_abort(b.model, r);
+
+	model_figures_get(b.model, &f);
+	assert_int_equal(f.running, 0);
+	assert_int_equal(f.blocks_used, 0);
+	assert_int_equal(model_probe(b.model, 0, text(1, 30000), 30000), 2 * 8192);
+	assert_int_equal(step(&b), 0);
+	bench_close(&b);
+}
+
+static void an_abort_frees_in_every_state(void **state)
+{
+	struct bench b;
+	struct model_figures f;
+	const struct model_event *events;
+	const struct model_options two = { .sequences_max = 2 };
+	struct model_request *r[4];
+
+	bench_open(&b, &two);
+	for (uint32_t i = 0; i < 4; i++)
+		r[i] = submit(&b, i, text(i, 100), 100, 50);
+	step(&b); /* two decode, two wait */
+	model_abort(b.model, r[2]);
+	uint64_t end_ns = model_begin(b.model, b.now_ns);
+	model_abort(b.model, r[0]); /* while the step runs */
+	b.now_ns = end_ns;
+
+	size_t n = model_end(b.model, &events);
+
+	for (size_t i = 0; i < n; i++)
+		assert_int_equal(events[i].tag, 1);
+	model_figures_get(b.model, &f);
+	assert_int_equal(f.running, 1);
+	assert_int_equal(f.waiting, 1);
+	run(&b);
+	model_figures_get(b.model, &f);
+	assert_int_equal(f.finished, 2);
+	assert_int_equal(f.aborted, 2);
+	bench_close(&b);
+}
+
+static void what_can_never_run_is_refused(void **state)
+{
+	const struct model_options small = { .kv_tokens = 128 };
+	struct bench b;
+	struct model_request *r = NULL;
+	struct model_submission s = { .prompt = text(1, 200),
+				      .prompt_tokens = 0,
+				      .output_tokens = 1 };
+
+	bench_open(&b, &small);
+	assert_int_equal(model_submit(b.model, &s, 0, &r), -EINVAL);
+	s.prompt_tokens = 128;
+	assert_int_equal(model_submit(b.model, &s, 0, &r), -E2BIG);
+	s.prompt_tokens = 100, s.output_tokens = 1000;
+	assert_int_equal(model_submit(b.model, &s, 0, &r), 0);
+	run(&b);
+
+	assert_int_equal(event_of(&b, 0, MODEL_FINISHED)->life.emitted, 28);
+	bench_close(&b);
+}
+
+static void the_gauges_show_the_rest_of_a_running_prefill(void **state)
+{
+	struct bench b;
+	struct model_figures f;
+
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 20000), 20000, 1);
+	submit(&b, 2, text(2, 500), 500, 1);
+	step(&b);
+
+	model_figures_get(b.model, &f);
+	assert_int_equal(f.running, 1);
+	assert_int_equal(f.waiting, 1);
+	assert_int_equal(f.pending_prefill_tokens, 20000 - 8192);
+	assert_int_equal(model_waiting_uncached(b.model), 500);
+	run(&b);
+	bench_close(&b);
+}
+
+/* A thousand operations drawn from a fixed seed: the books balance after each of them. */
+static void the_books_balance_whatever_happens(void **state)
+{
+	const struct model_options small = { .kv_tokens = 4000,
+					     .sequences_max = 12,
+					     .budget_tokens = 512 };
+	struct model_request *live[64] = { 0 };
+	const struct model_event *events;
+	struct bench b;
+	uint64_t draw = 1;
+
+	bench_open(&b, &small);
+	for (int i = 0; i < 3000; i++) {
+		draw = draw * 6364136223846793005ull + 1442695040888963407ull;
+		uint32_t slot = draw >> 58, kind = (draw >> 40) % 9,
+			 length = 1 + (draw >> 20) % 900;
+
+		if (!live[slot])
+			live[slot] = submit(&b, slot, text(kind, length), length, 1 + length % 70);
+		else if (kind == 0)
+			model_abort(b.model, live[slot]), live[slot] = NULL;
+		uint64_t end_ns = model_begin(b.model, b.now_ns);
+		if (end_ns == MODEL_NEVER)
+			continue;
+		b.now_ns = end_ns;
+		for (size_t n = model_end(b.model, &events), e = 0; e < n; e++)
+			if (events[e].kind == MODEL_FINISHED)
+				live[events[e].tag] = NULL;
+		model_check(b.model);
+	}
+	while (model_begin(b.model, b.now_ns) != MODEL_NEVER)
+		model_end(b.model, &events);
+	bench_close(&b);
+}
+
+static void the_same_calls_give_the_same_events(void **state)
+{
+	static struct bench one, two;
+	struct bench *both[] = { &one, &two };
+
+	for (int i = 0; i < 2; i++) {
+		bench_open(both[i], NULL);
+		for (uint32_t k = 0; k < 12; k++)
+			submit(both[i], k, text(k % 5, 300 + 1000 * k), 300 + 1000 * k, 20);
+		run(both[i]);
+		bench_close(both[i]);
+	}
+
+	assert_int_equal(one.seen_nr, two.seen_nr);
+	for (size_t i = 0; i < one.seen_nr; i++) {
+		assert_int_equal(one.seen[i].at_ns, two.seen[i].at_ns);
+		assert_int_equal(one.seen[i].id, two.seen[i].id);
+		assert_int_equal(one.seen[i].tag, two.seen[i].tag);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		CLAIM(a_lone_cold_prompt_takes_exactly_what_the_formula_says),
+		CLAIM(a_prompt_beyond_the_budget_is_computed_in_chunks),
+		CLAIM(a_small_prompt_pays_the_weight_pass),
+		CLAIM(two_prompts_are_served_first_come_first_served),
+		CLAIM(a_short_prompt_waits_for_the_whole_cold_one_before_it),
+		CLAIM(a_cap_on_long_prefills_lets_the_short_prompt_in),
+		CLAIM(a_decode_stands_still_beside_a_prefill_chunk),
+		CLAIM(the_same_history_hits_whoever_sends_it),
+		CLAIM(the_last_block_of_a_prompt_is_never_a_full_hit),
+		CLAIM(one_token_changed_early_misses_all_that_follows),
+		CLAIM(a_salt_divides_the_cache),
+		CLAIM(the_answer_is_cached_for_the_next_turn_but_its_last_token),
+		CLAIM(an_answer_spells_its_seed_first),
+		CLAIM(the_youngest_is_preempted_and_recomputed_from_the_cache),
+		CLAIM(a_prompt_waits_until_its_first_chunk_has_room),
+		CLAIM(the_deepest_block_of_the_oldest_prompt_is_evicted_first),
+		CLAIM(a_hit_makes_a_prefix_young_again),
+		CLAIM(requests_with_the_same_prefix_share_its_blocks),
+		CLAIM(blocks_in_use_are_the_sum_over_live_requests),
+		CLAIM(an_abort_in_mid_prefill_keeps_what_was_computed),
+		CLAIM(an_abort_frees_in_every_state),
+		CLAIM(what_can_never_run_is_refused),
+		CLAIM(the_gauges_show_the_rest_of_a_running_prefill),
+		CLAIM(the_books_balance_whatever_happens),
+		CLAIM(the_same_calls_give_the_same_events),
+	};
+
+	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
+}
