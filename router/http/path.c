@@ -1,0 +1,145 @@
+/* Classifies targets against the table of paths; whatever could be read in two ways stays out. */
+#include <assert.h>
+#include <string.h>
+
+#include "router/http/path.h"
+
+static const struct {
+	const char *name, *text;
+	bool generates;
+} paths[] = {
+#define X(name, text, generates) [HTTP_PATH_##name] = { #name, text, generates },
+	HTTP_PATHS(X)
+#undef X
+};
+
+static int hex_digit(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	c |= 32;
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Decodes once. 0: too long, a bad escape, or a byte no path has any business holding. */
+static size_t decode(const char *raw, size_t len, char out[HTTP_PATH_BYTES])
+{
+	size_t n = 0;
+
+	for (size_t at = 0; at < len; at++) {
+		char c = raw[at];
+
+		if (c == '%') {
+			int high = at + 2 < len ? hex_digit(raw[at + 1]) : -1;
+			int low = at + 2 < len ? hex_digit(raw[at + 2]) : -1;
+
+			if (high < 0 || low < 0)
+				return 0;
+			c = (char)(high << 4 | low);
+			at += 2;
+			if (c == '%')
+				return 0;
+		}
+		if ((unsigned char)c < 0x20 || c == 0x7f || c == '\\' || n == HTTP_PATH_BYTES - 1)
+			return 0;
+		out[n++] = c;
+	}
+	out[n] = 0;
+	return n;
+}
+
+/* Dot segments (with or without ";parameters") and empty ones mean different things to different
+ * readers. */
+static bool plain_segments(const char *path, size_t len)
+{
+	for (size_t at = 0; at < len;) {
+		size_t begin = at + 1, end = begin, name;
+
+		if (path[at] != '/')
+			return false;
+		while (end < len && path[end] != '/')
+			end++;
+		for (name = begin; name < end && path[name] != ';';)
+			name++;
+		size_t size = name - begin;
+
+		if (end == begin && end < len)
+			return false;
+		if ((size == 0 && name < end) || (size == 1 && path[begin] == '.') ||
+		    (size == 2 && path[begin] == '.' && path[begin + 1] == '.'))
+			return false;
+		at = end;
+	}
+	return true;
+}
+
+/* `rule` is a whole path, or a prefix ending in '*' that stands for at least one byte. */
+static bool matches(const char *rule, const char *path, size_t len)
+{
+	size_t size = strlen(rule);
+
+	if (size && rule[size - 1] == '*')
+		return len > size - 1 && memcmp(path, rule, size - 1) == 0;
+	return size && len == size && memcmp(path, rule, size) == 0;
+}
+
+static enum http_path lookup(const char *path, size_t len, const struct http_path_rules *rules)
+{
+	/* What SGLang also serves below /v1. */
+	if (matches("/v1/tokenize", path, len))
+		return HTTP_PATH_TOKENIZE;
+	if (matches("/v1/detokenize", path, len))
+		return HTTP_PATH_DETOKENIZE;
+	for (unsigned i = 0; i < HTTP_PATH_NR; i++)
+		if (matches(paths[i].text, path, len))
+			return i;
+	for (uint32_t i = 0; i < rules->extras; i++)
+		if (matches(rules->extra[i], path, len))
+			return HTTP_PATH_CONFIGURED;
+	return rules->all ? HTTP_PATH_CONFIGURED : HTTP_PATH_FORBIDDEN;
+}
+
+/* The id and what follows it, in the target as it came. */
+static void split_id(struct http_route *route, const char *target, size_t len)
+{
+	const char *id = target + strlen(paths[route->path].text) - 1, *end = target + len;
+	const char *slash =
+		route->path == HTTP_PATH_RESPONSE ? memchr(id, '/', (size_t)(end - id)) : NULL;
+
+	route->id = id;
+	route->id_len = (uint32_t)((slash ? slash : end) - id);
+	if (slash && slash + 1 < end) {
+		route->sub = slash + 1;
+		route->sub_len = (uint32_t)(end - route->sub);
+	}
+}
+
+void http_path_classify(const char *target, size_t len, const struct http_path_rules *rules,
+			struct http_route *ret_route)
+{
+	char path[HTTP_PATH_BYTES];
+	const char *query = memchr(target, '?', len);
+	size_t raw = query ? (size_t)(query - target) : len;
+	size_t n = decode(target, raw, path);
+
+	*ret_route = (struct http_route){ .path = HTTP_PATH_FORBIDDEN };
+	if (!n || !plain_segments(path, n))
+		return;
+	ret_route->path = lookup(path, n, rules);
+	ret_route->generates = paths[ret_route->path].generates;
+	if (ret_route->path != HTTP_PATH_RESPONSE && ret_route->path != HTTP_PATH_MODEL)
+		return;
+	/* The prefix itself may have come encoded: then the id cannot be pointed at. */
+	size_t prefix = strlen(paths[ret_route->path].text) - 1;
+
+	if (raw > prefix && memcmp(target, path, prefix) == 0)
+		split_id(ret_route, target, raw);
+	else
+		*ret_route = (struct http_route){ .path = HTTP_PATH_FORBIDDEN };
+}
+
+const char *http_path_name(enum http_path path)
+{
+	assert(path < HTTP_PATH_NR);
+	return paths[path].name;
+}
