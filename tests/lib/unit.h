@@ -11,11 +11,12 @@
 
 #define CLAIM(function) cmocka_unit_test(function)
 
-/* Ends the running test as skipped; the reason is printed as a TAP comment and shown by tests/run. */
-#define test_skip(reason)                                                                          \
-	do {                                                                                       \
-		print_message("# skipped: %s: %s\n", __func__, reason);                            \
-		skip();                                                                            \
+/* Ends the running test as skipped; the reason is printed as a TAP comment and shown by tests/run.
+ */
+#define test_skip(reason)                                               \
+	do {                                                            \
+		print_message("# skipped: %s: %s\n", __func__, reason); \
+		skip();                                                 \
 	} while (0)
 
 #endif
