@@ -61,7 +61,7 @@ static int number_of(const char *text, double *ret_value, const char **ret_end)
 	double value = strtod(text, &end);
 
 	/* "0x10" reads as 0 with a tail of "x10", but strtod() takes it whole. */
-	if (end < digits + n || !isfinite(value) || digits[1] == 'x' || digits[1] == 'X')
+	if (end < digits + n || !isfinite(value) || (digits[0] == '0' && (digits[1] | 32) == 'x'))
 		return -EINVAL;
 	*ret_value = value;
 	*ret_end = end;
@@ -322,7 +322,7 @@ static const char *nearest_in(const struct conf_key *keys, const char *section, 
 	int distance = NEAR_DISTANCE_MAX + 1;
 
 	for (; keys->name; keys++)
-		if (!section || !strcmp(keys->section, section))
+		if (section ? !strcmp(keys->section, section) : !(keys->flags & CONF_NAMED))
 			near_offer(name, keys->name, &best, &distance);
 	return best;
 }
