@@ -172,7 +172,7 @@ extern const char *const migration_trigger_names[];
 extern const char *const migration_discount_names[];
 extern const char *const decode_reading_names[];
 
-/* The defaults above, from their text. */
+/* The defaults above. */
 void policy_params_init(struct policy_params *ret_params);
 
 /* Divides every time and multiplies every rate by `speed`: the world runs that much faster. */

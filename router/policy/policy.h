@@ -215,10 +215,10 @@ void policy_choose(const struct policy_params *params, const struct policy_reque
 
 /*
  * The re-check at commit: engines' numbers have moved on since `before` was chosen (other requests
- * were dispatched, the target is already charged). Keeps before's engine while its cost is within
- * the tie band of the fresh choice's or while leaving it would only return a session to a home that
- * does not win by the margin; else decides afresh. Returns 1 if the engine changed, 0 if not;
- * ret_choice is fresh either way. Same indices as before.
+ * were dispatched, the target is already charged). Keeps before's engine while it is still a
+ * candidate and its cost within the tie band of the fresh choice's (policies without costs: while
+ * it is a candidate); a move that no longer pays goes home. Returns 1 if the engine changed, 0 if
+ * not; ret_choice is fresh either way. Same indices as before; `before` may be ret_choice.
  */
 int policy_reprice(const struct policy_params *params, const struct policy_request *request,
 		   const struct policy_engine *engines, unsigned engines_nr,

@@ -1,0 +1,444 @@
+/* What a request would cost on each engine, term by term, under each policy. */
+#include "router/policy/internal.h"
+
+enum { STEP_BUDGET_TOKENS = 8192 }; /* of an engine that does not tell */
+
+static double throughput_of(const struct policy_params *params, const struct policy_engine *engine)
+{
+	double measured = sane(engine->prefill_tokens_per_s);
+
+	if ((engine->flags & POLICY_MEASURED_PREFILL) && measured > 0)
+		return measured;
+	return greater(1, sane(params->throughput));
+}
+
+double policy_cost_decode_iteration_s(const struct policy_params *params,
+				      const struct policy_engine *engine)
+{
+	double measured = sane(engine->decode_iteration_s);
+
+	if ((engine->flags & POLICY_MEASURED_DECODE) && measured > 0)
+		return measured;
+	return sane(params->decode_iteration_s);
+}
+
+/*
+ * A measured throughput is a mean over prompts of some length: the quadratic part of that mean is
+ * taken out to get a, but a quarter of it always stays, whatever the lengths are said to be.
+ */
+double policy_prefill_s(const struct policy_params *params, const struct policy_engine *engine,
+			double prompt_tokens, double uncached_tokens)
+{
+	double per_token = 1 / throughput_of(params, engine);
+	double b = sane(params->attention_s);
+	double context = sane(params->throughput_context);
+	double prompt = sane(prompt_tokens), uncached = lesser(sane(uncached_tokens), prompt);
+	double hit = prompt - uncached;
+
+	if ((engine->flags & POLICY_MEASURED_PREFILL) && sane(engine->prefill_context_tokens) > 0)
+		context = sane(engine->prefill_context_tokens);
+	double a = greater(per_token - b * context, per_token / 4);
+
+	return a * uncached + b * (prompt * prompt - hit * hit);
+}
+
+double policy_cost_queue_s(const struct policy_params *params, const struct policy_engine *engine)
+{
+	if (engine->flags & POLICY_PENDING_S)
+		return sane(engine->pending_prefill_s);
+	return sane(engine->pending_prefill_tokens) / throughput_of(params, engine);
+}
+
+/* What is staged or held for an engine lets short requests through, and delays long ones. */
+static double staged_s(const struct decision *d, unsigned i)
+{
+	const struct policy_engine *engine = &d->engines[i];
+
+	if (uncached_of(d, i) <= d->params->long_tokens)
+		return 0;
+	return sane(engine->staged_rest_tokens) / throughput_of(d->params, engine);
+}
+
+/* The engine with the longest hit that others can pull from, if it has more than i; -1 = none. */
+static int32_t pull_source(const struct decision *d, unsigned i)
+{
+	int32_t source = -1;
+	uint32_t best = d->engines[i].hit_tokens;
+
+	if (!(d->engines[i].flags & POLICY_PULLS) || d->params->kv_transfer == 0)
+		return -1;
+	for (unsigned k = 0; k < d->nr; k++) {
+		const struct policy_engine *engine = &d->engines[k];
+		const uint32_t able = POLICY_SOURCE | POLICY_ALIVE;
+
+		if (k == i || (engine->flags & able) != able)
+			continue;
+		if (engine->hit_tokens > best || (source >= 0 && engine->hit_tokens == best &&
+						  engine->id < d->engines[source].id)) {
+			best = engine->hit_tokens;
+			source = (int32_t)k;
+		}
+	}
+	return source;
+}
+
+static double own_prefill_s(const struct decision *d, unsigned i, double uncached)
+{
+	if (d->params->policy == POLICY_EFT)
+		return policy_prefill_s(d->params, &d->engines[i], d->request->prompt_tokens,
+					uncached);
+	return uncached / throughput_of(d->params, &d->engines[i]);
+}
+
+/* Own prefill: computed, or pulled from another engine and the rest computed, if that is less. */
+static void price_prefill(const struct decision *d, unsigned i, struct policy_cost *cost)
+{
+	const struct policy_params *params = d->params;
+	double uncached = uncached_of(d, i);
+	int32_t source = pull_source(d, i);
+
+	cost->pull_from = -1;
+	cost->uncached_tokens = (uint32_t)uncached;
+	cost->prefill_s = own_prefill_s(d, i, uncached);
+	if (source < 0)
+		return;
+
+	double rest = uncached_of(d, (unsigned)source), pulled = uncached - rest;
+	double pull_s = sane(params->kv_transfer_setup_s) +
+			pulled * sane(params->kv_bytes_per_token) /
+				greater(1, sane(params->kv_transfer_bandwidth));
+	double with_pull_s = pull_s + own_prefill_s(d, i, rest);
+
+	if (with_pull_s < cost->prefill_s) {
+		cost->prefill_s = with_pull_s;
+		cost->pull_from = source;
+		cost->pull_tokens = (uint32_t)pulled;
+		cost->uncached_tokens = (uint32_t)rest;
+	}
+}
+
+/*
+ * A prompt that does not fit beside what is booked waits for some of it to end: as large a part of
+ * one answer's time as the missing part is of the booked.
+ */
+static double kv_wait_s(const struct decision *d, unsigned i)
+{
+	const struct policy_engine *engine = &d->engines[i];
+	double capacity = engine->kv_capacity_tokens;
+	double booked = greater(engine->kv_used_tokens, sane(engine->decode_context_tokens)) +
+			sane(engine->pending_prefill_tokens);
+	double missing = d->request->prompt_tokens - (capacity - booked);
+
+	if (capacity == 0 || missing <= 0 || booked == 0)
+		return 0;
+	double answer_s =
+		sane(d->params->output_tokens) * policy_cost_decode_iteration_s(d->params, engine);
+
+	return answer_s * lesser(1, missing / booked);
+}
+
+/* One decode pass per chunk, of the work ahead and of our own. */
+static double passes_s(const struct decision *d, unsigned i, double uncached)
+{
+	const struct policy_engine *engine = &d->engines[i];
+	double budget =
+		engine->step_budget_tokens ? engine->step_budget_tokens : STEP_BUDGET_TOKENS;
+	double tokens = sane(engine->pending_prefill_tokens) + uncached;
+	double chunks = (double)(uint64_t)(tokens / budget);
+
+	if (sane(engine->decoding) == 0)
+		return 0;
+	if (chunks * budget < tokens)
+		chunks++;
+	return chunks * policy_cost_decode_iteration_s(d->params, engine);
+}
+
+static double step_rest_s(const struct decision *d, unsigned i)
+{
+	const struct policy_engine *engine = &d->engines[i];
+
+	if (engine->flags & POLICY_STEP_REST)
+		return sane(engine->step_rest_s);
+	if (sane(engine->decoding) == 0)
+		return 0; /* a prefill step's rest is in the prefill ahead */
+	return policy_cost_decode_iteration_s(d->params, engine) / 2;
+}
+
+static void price_eft(const struct decision *d, unsigned i, struct policy_cost *cost)
+{
+	double decoding = sane(d->engines[i].decoding);
+
+	price_prefill(d, i, cost);
+	cost->step_s = step_rest_s(d, i);
+	cost->queue_s = policy_cost_queue_s(d->params, &d->engines[i]);
+	cost->staged_s = staged_s(d, i);
+	cost->passes_s = passes_s(d, i, cost->uncached_tokens);
+	cost->kv_wait_s = kv_wait_s(d, i);
+	cost->harm_s =
+		cost->prefill_s * (d->params->harm_share + d->params->harm_per_decode * decoding);
+}
+
+static void price_contention(const struct decision *d, unsigned i, struct policy_cost *cost)
+{
+	const struct policy_engine *engine = &d->engines[i];
+
+	price_prefill(d, i, cost);
+	cost->decode_s =
+		sane(engine->num_requests) * policy_cost_decode_iteration_s(d->params, engine);
+	cost->queue_s = sane(engine->pending_prefill_tokens) / throughput_of(d->params, engine);
+	cost->staged_s = staged_s(d, i);
+}
+
+static double decode_tokens(const struct decision *d, unsigned i)
+{
+	const struct policy_engine *engine = &d->engines[i];
+
+	switch ((enum decode_reading)d->params->v3_decode_tokens) {
+	case READING_CONTEXT:
+		return sane(engine->decode_context_tokens);
+	case READING_SEQUENCES:
+		return sane(engine->decoding);
+	case READING_OUTPUT:
+	case DECODE_READINGS_NR:
+		break;
+	}
+	return sane(engine->decoding) * sane(d->params->output_tokens);
+}
+
+static void price_v2(const struct decision *d, unsigned i, struct policy_cost *cost)
+{
+	double rate = throughput_of(d->params, &d->engines[i]);
+
+	cost->pull_from = -1;
+	cost->uncached_tokens = (uint32_t)uncached_of(d, i);
+	cost->queue_s = sane(d->engines[i].pending_prefill_tokens) / rate;
+	cost->prefill_s = uncached_of(d, i) / rate;
+	if (d->params->policy == POLICY_V3)
+		cost->decode_s = decode_tokens(d, i) / rate;
+}
+
+/* The baseline counts tokens and knows one speed; seconds only for the eye. */
+static void price_linear(const struct decision *d, unsigned i, struct policy_cost *cost)
+{
+	const struct policy_engine *engine = &d->engines[i];
+	double outstanding =
+		sane(engine->pending_prefill_tokens) + sane(engine->decode_context_tokens);
+	double rate = greater(1, sane(d->params->throughput));
+
+	cost->pull_from = -1;
+	cost->uncached_tokens = (uint32_t)uncached_of(d, i);
+	cost->queue_s = d->params->linear_load_weight * outstanding / rate;
+	cost->prefill_s = uncached_of(d, i) / rate;
+}
+
+static void price(const struct decision *d, unsigned i, struct policy_cost *cost)
+{
+	switch ((enum policy_kind)d->params->policy) {
+	case POLICY_LINEAR:
+		price_linear(d, i, cost);
+		return;
+	case POLICY_V2:
+	case POLICY_V3:
+		price_v2(d, i, cost);
+		return;
+	case POLICY_CONTENTION:
+		price_contention(d, i, cost);
+		return;
+	default: /* policies without costs show the step model's */
+		price_eft(d, i, cost);
+		return;
+	}
+}
+
+double policy_cost_median(double *values, unsigned nr)
+{
+	for (unsigned i = 1; i < nr; i++)
+		for (unsigned k = i; k > 0 && values[k] < values[k - 1]; k--) {
+			double swap = values[k];
+
+			values[k] = values[k - 1];
+			values[k - 1] = swap;
+		}
+	if (nr == 0)
+		return 0;
+	return nr % 2 ? values[nr / 2] : (values[nr / 2 - 1] + values[nr / 2]) / 2;
+}
+
+/* How slow this engine is against the median one, by its measured first tokens; 1 inside the band.
+ */
+static double calibration_of(const struct decision *d, unsigned i, double median)
+{
+	double own = sane(d->engines[i].calibration);
+	double limit = greater(1, sane(d->params->calibration_max));
+
+	if (own == 0 || median == 0)
+		return 1;
+	double ratio = own / median;
+
+	if (ratio <= 1 + d->params->calibration_band && ratio >= 1 - d->params->calibration_band)
+		return 1;
+	return lesser(limit, greater(1 / limit, ratio));
+}
+
+static double median_calibration(const struct decision *d)
+{
+	double values[STATE_ENGINES_MAX];
+	unsigned nr = 0;
+
+	if (d->params->policy != POLICY_CONTENTION && d->params->policy != POLICY_EFT)
+		return 0;
+	for (unsigned i = 0; i < d->nr; i++)
+		if (is_candidate(d, (int32_t)i) && sane(d->engines[i].calibration) > 0)
+			values[nr++] = sane(d->engines[i].calibration);
+	return nr < 2 ? 0 : policy_cost_median(values, nr);
+}
+
+static double wait_s(const struct policy_cost *cost)
+{
+	return cost->step_s + cost->decode_s + cost->queue_s + cost->kv_wait_s;
+}
+
+/*
+ * An engine that nobody can see is neither empty nor endless: it waits at least as long as the
+ * median of those that can be seen. One that is to be probed waits at most that long, for requests
+ * short enough to lose little.
+ */
+static void bound_unknown(const struct decision *d)
+{
+	double waits[STATE_ENGINES_MAX];
+	unsigned nr = 0;
+
+	for (unsigned i = 0; i < d->nr; i++)
+		if (is_candidate(d, (int32_t)i) && d->engines[i].staleness != STALENESS_UNKNOWN &&
+		    !(d->engines[i].flags & POLICY_PROBE))
+			waits[nr++] = wait_s(&d->choice->cost[i]);
+	if (nr == 0)
+		return;
+	double median = policy_cost_median(waits, nr);
+
+	for (unsigned i = 0; i < d->nr; i++) {
+		const struct policy_engine *engine = &d->engines[i];
+		struct policy_cost *cost = &d->choice->cost[i];
+		double above = median - wait_s(cost);
+		int probing = (engine->flags & POLICY_PROBE) != 0 &&
+			      uncached_of(d, i) <= d->params->probe_tokens;
+
+		if (engine->staleness == STALENESS_UNKNOWN && above > 0)
+			cost->unknown_s = above;
+		else if (probing && above < 0)
+			cost->unknown_s = above;
+	}
+}
+
+static double penalty_of(const struct decision *d, unsigned i)
+{
+	const struct policy_engine *engine = &d->engines[i];
+	double late_s = sane(engine->age_s) - sane(engine->fresh_s);
+
+	if (engine->staleness != STALENESS_AGED || late_s <= 0)
+		late_s = 0;
+	return sane(engine->penalty_s) + sane(d->params->stale_penalty) * late_s;
+}
+
+static double discount_of(const struct decision *d, unsigned i, const struct policy_cost *cost,
+			  double undiscounted_s)
+{
+	const struct policy_params *params = d->params;
+	double turns = lesser(d->request->turn, greater(1, sane(params->migration_discount_cap)));
+	enum migration_discount form = (enum migration_discount)params->migration_discount;
+
+	if (d->request->turn < 2 || d->home < 0 || (unsigned)d->home == i)
+		return 0;
+	if (params->policy != POLICY_CONTENTION && params->policy != POLICY_EFT)
+		return 0;
+	if (form == DISCOUNT_AUTO)
+		form = params->policy == POLICY_CONTENTION ? DISCOUNT_SUBTRACT : DISCOUNT_NONE;
+	switch (form) {
+	case DISCOUNT_SUBTRACT:
+		return turns * policy_cost_decode_iteration_s(params, &d->engines[i]);
+	case DISCOUNT_AMORTISE:
+		return cost->prefill_s * cost->factor * (1 - 1 / turns);
+	case DISCOUNT_PERCENT:
+		return undiscounted_s *
+		       lesser(1, sane(params->migration_discount_percent) / 100 * turns);
+	default:
+		return 0;
+	}
+}
+
+/* v3's gate: what is overloaded against the mean leaves the choice. */
+static void gate_overloaded(struct decision *d)
+{
+	double sum = 0;
+	unsigned nr = 0;
+
+	for (unsigned i = 0; i < d->nr; i++)
+		if (is_candidate(d, (int32_t)i)) {
+			sum += d->choice->cost[i].queue_s + d->choice->cost[i].decode_s;
+			nr++;
+		}
+	if (nr == 0)
+		return;
+	uint64_t kept = 0;
+
+	for (unsigned i = 0; i < d->nr; i++) {
+		struct policy_cost *cost = &d->choice->cost[i];
+		double limit = d->params->overload_factor * (sum / nr);
+
+		if (!is_candidate(d, (int32_t)i))
+			continue;
+		if (cost->queue_s + cost->decode_s > limit)
+			cost->left_out = LEFT_OUT_OVERLOADED;
+		else
+			kept |= 1ull << i;
+	}
+	if (kept != 0) {
+		d->candidates = kept;
+		return;
+	}
+	for (unsigned i = 0; i < d->nr; i++)
+		if (is_candidate(d, (int32_t)i))
+			d->choice->cost[i].left_out = LEFT_OUT_CANDIDATE;
+}
+
+void policy_cost_all(struct decision *d)
+{
+	double median = median_calibration(d);
+
+	for (unsigned i = 0; i < d->nr; i++)
+		price(d, i, &d->choice->cost[i]);
+	bound_unknown(d);
+	for (unsigned i = 0; i < d->nr; i++) {
+		struct policy_cost *cost = &d->choice->cost[i];
+		double base = wait_s(cost) + cost->staged_s + cost->prefill_s + cost->passes_s +
+			      cost->harm_s;
+
+		cost->factor = calibration_of(d, i, median) / weight_of(&d->engines[i]);
+		cost->penalty_s = penalty_of(d, i);
+		double undiscounted = base * cost->factor + cost->unknown_s + cost->penalty_s;
+
+		cost->discount_s = discount_of(d, i, cost, undiscounted);
+		cost->total_s = undiscounted - cost->discount_s;
+	}
+	if (d->params->policy == POLICY_V3)
+		gate_overloaded(d);
+}
+
+double policy_cost_predict_raw_s(const struct decision *d, unsigned i)
+{
+	struct policy_params params = *d->params;
+	struct decision step = *d;
+	struct policy_cost cost = { 0 };
+
+	params.policy = POLICY_EFT;
+	step.params = &params;
+	price_eft(&step, i, &cost);
+	return wait_s(&cost) + cost.staged_s + cost.prefill_s + cost.passes_s;
+}
+
+double policy_cost_band_s(const struct policy_params *params, double cost_s)
+{
+	double size = cost_s < 0 ? -cost_s : cost_s;
+
+	return greater(sane(params->tie_band) * size, sane(params->tie_band_s));
+}

@@ -1,0 +1,78 @@
+/* What the parts of the policy share while one decision is being made. */
+#ifndef TURNWARD_ROUTER_POLICY_INTERNAL_H
+#define TURNWARD_ROUTER_POLICY_INTERNAL_H
+
+#include "router/policy/policy.h"
+
+struct decision {
+	const struct policy_params *params;
+	const struct policy_request *request;
+	const struct policy_engine *engines;
+	unsigned nr;
+	int32_t home;        /* request's, -1 when it is not an index here */
+	uint64_t candidates; /* a bit per engine */
+	int last_resort;     /* no sound engine was left */
+	struct policy_choice *choice;
+};
+
+static inline int is_candidate(const struct decision *d, int32_t i)
+{
+	return i >= 0 && (d->candidates >> i & 1);
+}
+
+/* An input as a number that sums can bear: not NaN, not negative, not infinite. */
+static inline double sane(double value)
+{
+	return value > 0 && value < 1e15 ? value : 0;
+}
+
+static inline double greater(double a, double b)
+{
+	return a > b ? a : b;
+}
+
+static inline double lesser(double a, double b)
+{
+	return a < b ? a : b;
+}
+
+static inline double weight_of(const struct policy_engine *engine)
+{
+	double weight = sane(engine->weight);
+
+	return weight > 0 ? weight
+			  : 1; /* weightless engines are left out before, or all there is */
+}
+
+static inline double uncached_of(const struct decision *d, unsigned i)
+{
+	double prompt = d->request->prompt_tokens;
+
+	return greater(0, prompt - d->engines[i].hit_tokens);
+}
+
+/* Requests per weight: the load that the policies without costs compare. */
+static inline double load_of(const struct policy_engine *engine)
+{
+	return sane(engine->num_requests) / weight_of(engine);
+}
+
+/* cost.c */
+double policy_cost_decode_iteration_s(const struct policy_params *params,
+				      const struct policy_engine *engine);
+double policy_cost_queue_s(const struct policy_params *params, const struct policy_engine *engine);
+/* Fills cost[] of every engine for the policy in force, gate of v3 included. */
+void policy_cost_all(struct decision *d);
+/* First token on engine i by the step model alone. */
+double policy_cost_predict_raw_s(const struct decision *d, unsigned i);
+double policy_cost_band_s(const struct policy_params *params, double cost_s);
+/* Median of values, which it sorts; 0 for none. */
+double policy_cost_median(double *values, unsigned nr);
+
+/* migrate.c: decides between home and the cheapest engine; writes engine, reason and the move. */
+void policy_migrate(struct decision *d, int32_t cheapest);
+
+/* policy.c: the cheapest in `mask`: home within the band, else a draw; *ret_drawn when drawn. */
+int32_t policy_pick_cheapest(const struct decision *d, uint64_t mask, int *ret_drawn);
+
+#endif
