@@ -75,6 +75,8 @@ struct latency_record {
 };
 static_assert(sizeof(struct latency_record) % 8 == 0, "the slot copies words");
 
+uint64_t latency_record_fingerprint(void);
+
 /* How the times are got; published once and whenever it changes. */
 struct latency_info {
 	char source[64];  /* "cgroup_skb", "router" */
@@ -203,9 +205,9 @@ struct router_file {
 };
 
 /*
- * Called when an existing file has a section of another size or fingerprint: moves what it can from
- * the old memory (to read only) to the new (zero). Sections that did not change are copied by the
- * library.
+ * Called when an existing file has a section of the same fingerprint and another size: moves what
+ * it can from the old memory (only to be read) to the new (zero). Sections that did not change are
+ * copied by the library; one with another fingerprint starts empty, and the note says so.
  */
 typedef void router_migrate(void *ctx, enum router_section section, const void *old_mem,
 			    size_t old_size, void *new_mem, size_t new_size);

@@ -16,10 +16,9 @@
 enum { REGION_PATH_MAX = 200, REGION_ERROR_MAX = 400 };
 
 struct region {
-	int dir_fd; /* O_PATH | O_DIRECTORY | O_CLOEXEC */
+	int dir_fd; /* O_DIRECTORY | O_CLOEXEC */
 	char path[REGION_PATH_MAX];
-	char note[REGION_ERROR_MAX]; /* "" or one sentence to tell the user (a place that is no
-					tmpfs) */
+	char note[REGION_ERROR_MAX]; /* "" or a sentence for the user: a place that is no tmpfs */
 };
 
 /* Every file begins with this; all values native, checked field by field at attach. */
@@ -45,6 +44,45 @@ enum { REGION_PAYLOAD = 256 }; /* where a file's payload begins; aligned for slo
 enum region_kind { REGION_ENGINE = 1, REGION_LATENCY, REGION_LEDGER, REGION_ROUTER };
 
 enum { REGION_VERSION = 1 };
+
+/*
+ * What can be wrong with a header, in the order in which it is looked for. X(ID, what it means).
+ * REGION_OK must stay first. Only OTHER_BOOT is not a refusal: the file counts as absent.
+ */
+#define REGION_DAMAGES(X)                                       \
+	X(OK, "nothing is wrong")                               \
+	X(SHORT, "the file is shorter than a header")           \
+	X(MAGIC, "it is not a turnward file")                   \
+	X(BYTE_ORDER, "it was written with another byte order") \
+	X(VERSION_OLDER, "its layout is of an older version")   \
+	X(VERSION_NEWER, "its layout is of a newer version")    \
+	X(HEADER_SIZE, "its header has another size")           \
+	X(KIND_UNKNOWN, "its kind is unknown")                  \
+	X(KIND_OTHER, "it is of another kind")                  \
+	X(SIZE_SMALL, "it claims to be smaller than a header")  \
+	X(SIZE_UNEVEN, "its size is no multiple of 8")          \
+	X(SIZE_CUT, "it has been cut short")                    \
+	X(SIZE_GROWN, "it is longer than it says")              \
+	X(BOOT_TEXT, "its boot id is no text")                  \
+	X(PID, "its writer's pid is impossible")                \
+	X(START, "its writer's start time is impossible")       \
+	X(GENERATION, "its generation is impossible")           \
+	X(CREATED, "its creation time is impossible")           \
+	X(CREATED_LATER, "it was created in the future")        \
+	X(RESERVED, "its reserved words are in use")            \
+	X(OTHER_BOOT, "it was left by an earlier boot")         \
+	X(FINGERPRINT, "its records have another layout")       \
+	X(SIZE_OTHER, "it has another size than this program's")
+
+#define REGION_DAMAGE_ENUM(id, text) REGION_##id,
+enum region_damage { REGION_DAMAGES(REGION_DAMAGE_ENUM) REGION_DAMAGES_NR };
+#undef REGION_DAMAGE_ENUM
+
+/* Judges a header against what is wanted; `size` 0 = any. Pure but for the boot id and the clock.
+ */
+enum region_damage region_header_check(const struct region_header *header, size_t file_size,
+				       enum region_kind kind, uint64_t fingerprint, size_t size);
+const char *region_damage_text(enum region_damage damage);
 
 /* A file held for writing (locked) or mapped for reading. All zero but fd = -1 means "none". */
 struct region_file {
@@ -113,6 +151,12 @@ void region_guard(void);
 /* Calls back with each file name that begins with `prefix` ("engine."), in name order. */
 int region_list(const struct region *region, const char *prefix,
 		void (*each)(void *ctx, const char *name), void *ctx);
+
+/* A file's content begins here. */
+static inline void *region_payload(const struct region_file *file)
+{
+	return file->map + REGION_PAYLOAD;
+}
 
 /* FNV-1a over (name, size) pairs: how layouts compute their fingerprints. */
 uint64_t region_fingerprint(uint64_t seed, const char *text, uint64_t value);

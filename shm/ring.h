@@ -77,4 +77,7 @@ int ring_find_last(const struct ring *ring,
 		   int (*match)(void *ctx, const void *record, size_t size), void *ctx,
 		   void *ret_record, size_t room, uint64_t *ret_number);
 
+/* Appends the records of `from` that fit, under their own numbers; `to` must be empty. */
+void ring_copy(struct ring *to, const struct ring *from);
+
 #endif

@@ -17,13 +17,14 @@
 #include <stdint.h>
 
 enum {
-	SLOT_ALIGN = 128,     /* adjacent-line prefetch pulls pairs of 64-byte lines */
-	SLOT_READ_TRIES = 16, /* then the caller keeps its last good copy */
+	SLOT_ALIGN = 128,           /* adjacent-line prefetch pulls pairs of 64-byte lines */
+	SLOT_VALUE_MAX = 64 * 1024, /* bytes of one value; a reader copies it to its stack */
+	SLOT_READ_TRIES = 16,       /* then the caller keeps its last good copy */
 };
 
 struct slot_head {
 	_Alignas(SLOT_ALIGN) _Atomic uint64_t seq; /* 0 = never published */
-	uint64_t words; /* of one copy; fixed by the layout, for checking only */
+	_Atomic uint64_t words; /* of one copy: a reader of another size is told -EPROTO */
 };
 static_assert(sizeof(struct slot_head) == SLOT_ALIGN, "the counter has its own line");
 

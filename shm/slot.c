@@ -1,0 +1,52 @@
+/* Publishing and reading a slot: the only code that touches a record two processes share. */
+#include "shm/slot.h"
+
+#include <errno.h>
+
+#include "shm/words.h"
+
+#ifdef SHM_STEP_HOOK
+void (*shm_step_hook)(void);
+#endif
+
+static _Atomic uint64_t *slot_copy(const struct slot_head *slot, size_t size, uint64_t seq)
+{
+	const uint8_t *first = (const uint8_t *)slot + sizeof(struct slot_head);
+
+	return (_Atomic uint64_t *)(uintptr_t)(first + (seq & 1) * SLOT_COPY_SIZE(size));
+}
+
+void slot_publish(struct slot_head *slot, const void *value, size_t size)
+{
+	uint64_t seq = atomic_load_explicit(&slot->seq, memory_order_relaxed);
+
+	assert(size > 0 && size % 8 == 0);
+	if (atomic_load_explicit(&slot->words, memory_order_relaxed) != size / 8)
+		word_set(&slot->words, size / 8);
+	words_put(slot_copy(slot, size, seq + 1), value, size);
+	word_set(&slot->seq, seq + 1);
+}
+
+int slot_read(const struct slot_head *slot, void *ret_value, size_t size, uint64_t *ret_seq)
+{
+	uint64_t copy[SLOT_VALUE_MAX / 8];
+
+	assert(size > 0 && size % 8 == 0 && size <= sizeof(copy));
+	for (int i = 0; i < SLOT_READ_TRIES; i++) {
+		uint64_t seq = word_get(&slot->seq);
+
+		if (seq == 0)
+			return -ENODATA;
+		if (word_get(&slot->words) != size / 8)
+			return -EPROTO;
+		words_get(copy, slot_copy(slot, size, seq), size);
+		/* Not reordered before the loads of the data: these are acquire loads. */
+		if (atomic_load_explicit(&slot->seq, memory_order_relaxed) != seq)
+			continue;
+		memcpy(ret_value, copy, size);
+		if (ret_seq)
+			*ret_seq = seq;
+		return 0;
+	}
+	return -EAGAIN;
+}

@@ -1,0 +1,64 @@
+/*
+ * Copies in and out of shared memory word by word, with release stores and acquire loads.
+ *
+ * memcpy() would be a race that neither the compiler nor ThreadSanitizer must accept; and the
+ * compiler may not tear, repeat or reorder these.
+ */
+#ifndef TURNWARD_SHM_WORDS_H
+#define TURNWARD_SHM_WORDS_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "shm/step.h"
+
+static inline uint64_t word_get(const _Atomic uint64_t *word)
+{
+	return atomic_load_explicit(word, memory_order_acquire);
+}
+
+static inline void word_set(_Atomic uint64_t *word, uint64_t value)
+{
+	atomic_store_explicit(word, value, memory_order_release);
+	STEP();
+}
+
+/* `size` bytes; a last word that is not whole is padded with zeroes. */
+static inline void words_put(_Atomic uint64_t *to, const void *from, size_t size)
+{
+	const uint8_t *bytes = from;
+	size_t i;
+
+	for (i = 0; i < size / 8; i++) {
+		uint64_t w;
+
+		memcpy(&w, bytes + 8 * i, 8);
+		word_set(&to[i], w);
+	}
+	if (size % 8) {
+		uint64_t w = 0;
+
+		memcpy(&w, bytes + 8 * i, size % 8);
+		word_set(&to[i], w);
+	}
+}
+
+static inline void words_get(void *to, const _Atomic uint64_t *from, size_t size)
+{
+	uint8_t *bytes = to;
+
+	for (size_t i = 0; i < size / 8; i++) {
+		uint64_t w = word_get(&from[i]);
+
+		memcpy(bytes + 8 * i, &w, 8);
+	}
+	if (size % 8) {
+		uint64_t w = word_get(&from[size / 8]);
+
+		memcpy(bytes + size / 8 * 8, &w, size % 8);
+	}
+}
+
+#endif
