@@ -1,12 +1,632 @@
-/* The loop over io_uring. */
-#include "shm/loop/loop_impl.h"
+/*
+ * The loop over io_uring: one enter a turn submits what was asked for and collects what was done.
+ *
+ * A call into the loop only notes what is wanted and puts the handle on the work list; the turn
+ * compares `wants` with `armed` and makes the difference good, so that pause and resume in one turn
+ * cost nothing. An operation is armed until its own last completion, and a descriptor is closed
+ * only when nothing is: a number used again can then never receive what was meant for its
+ * predecessor.
+ */
 #include <errno.h>
+#include <liburing.h>
+#include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "shm/loop/loop_impl.h"
+#include "shm/loop/loop_selftest.h"
+
+enum {
+	BUFFER_GROUP = 1,
+	ENTRIES_MIN = 256,
+	COMPLETIONS_MAX = 65536, /* the kernel's own bound */
+};
+
+/* What travels in user_data: numbers, no pointer, so that nothing stale can be followed. */
+union op_tag {
+	uint64_t u64;
+	struct {
+		uint32_t handle;
+		uint32_t generation : 24;
+		uint32_t want : 8;
+	};
+};
+static_assert(sizeof(union op_tag) == 8, "it travels in user_data");
+
+struct uring_loop {
+	struct io_uring ring;
+	struct io_uring_buf_ring *buffers; /* the free ones, shared with the kernel */
+	size_t buffers_size;
+};
+
+/* ---- start and stop ---- */
+
+static long read_number(const char *path)
+{
+	FILE *file = fopen(path, "re");
+	long number = -1;
+
+	if (!file)
+		return -1;
+	if (fscanf(file, "%ld", &number) != 1)
+		number = -1;
+	fclose(file);
+	return number;
+}
+
+static unsigned long memlock_kib(void)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_MEMLOCK, &limit) == 0 ? (unsigned long)(limit.rlim_cur / 1024) : 0;
+}
+
+static void explain_setup(int err, char *why, size_t why_size)
+{
+	switch (err) {
+	case -ENOSYS:
+		snprintf(why, why_size, "io_uring is not in this kernel (ENOSYS)");
+		break;
+	case -EPERM:
+		snprintf(why, why_size,
+			 "io_uring is forbidden here (EPERM): by a seccomp filter of the container "
+			 "or by kernel.io_uring_disabled, which is %ld",
+			 read_number("/proc/sys/kernel/io_uring_disabled"));
+		break;
+	case -ENOMEM:
+		snprintf(
+			why, why_size,
+			"io_uring finds no memory it may lock (ENOMEM): RLIMIT_MEMLOCK is %lu KiB, "
+			"too little for %d entries",
+			memlock_kib(), ENTRIES_MIN);
+		break;
+	case -EINVAL:
+		snprintf(why, why_size,
+			 "io_uring of this kernel is too old (EINVAL): 6.1 or later is needed");
+		break;
+	default:
+		snprintf(why, why_size, "io_uring cannot be set up: %s", strerror(-err));
+	}
+}
+
+static unsigned power_of_two(unsigned n)
+{
+	unsigned p = 1;
+
+	while (p < n)
+		p *= 2;
+	return p;
+}
+
+/* Halves the ring until the memory that may be locked suffices. */
+static int make_ring(struct uring_loop *ur, const struct loop_params *params, unsigned *ret_entries)
+{
+	unsigned entries =
+		power_of_two(params->entries > ENTRIES_MIN ? params->entries : ENTRIES_MIN);
+	/* All buffers and two operations of each handle may complete before one is looked at. */
+	unsigned completions = power_of_two(params->buffers + 2 * params->handles_max);
+	int err;
+
+	for (;; entries /= 2, completions /= 2) {
+		struct io_uring_params p = {
+			.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
+				 IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP,
+			.cq_entries = completions < COMPLETIONS_MAX ? completions : COMPLETIONS_MAX,
+		};
+
+		if (p.cq_entries < 2 * entries)
+			p.cq_entries = 2 * entries;
+		err = io_uring_queue_init_params(entries, &ur->ring, &p);
+		if (err == 0) {
+			*ret_entries = p.sq_entries;
+			return 0;
+		}
+		if (err != -ENOMEM || entries <= ENTRIES_MIN)
+			return err;
+	}
+}
+
+static void add_buffer(struct loop *loop, int buffer, int offset)
+{
+	struct uring_loop *ur = loop->impl;
+
+	io_uring_buf_ring_add(ur->buffers, loop_buffer(loop, buffer), loop->params.buffer_size,
+			      (unsigned short)buffer, io_uring_buf_ring_mask(loop->params.buffers),
+			      offset);
+}
+
+static int make_buffers(struct loop *loop, struct uring_loop *ur)
+{
+	struct io_uring_buf_reg reg = { .ring_entries = loop->params.buffers,
+					.bgid = BUFFER_GROUP };
+	void *memory;
+	int err;
+
+	ur->buffers_size = loop->params.buffers * sizeof(struct io_uring_buf);
+	memory = mmap(NULL, ur->buffers_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+		      -1, 0);
+	if (memory == MAP_FAILED)
+		return -ENOMEM;
+	ur->buffers = memory;
+	reg.ring_addr = (uint64_t)(uintptr_t)memory;
+	err = io_uring_register_buf_ring(&ur->ring, &reg, 0);
+	if (err) {
+		munmap(memory, ur->buffers_size);
+		return err;
+	}
+	io_uring_buf_ring_init(ur->buffers);
+	for (unsigned i = 0; i < loop->params.buffers; i++)
+		add_buffer(loop, (int)i, (int)i);
+	io_uring_buf_ring_advance(ur->buffers, (int)loop->params.buffers);
+	return 0;
+}
 
 static int uring_start(struct loop *loop, char *why, size_t why_size)
 {
-	snprintf(why, why_size, "io_uring: not built yet");
-	return -ENOSYS;
+	struct uring_loop *ur = calloc(1, sizeof(*ur));
+	const char *step = NULL;
+	unsigned entries = 0;
+	int err;
+
+	snprintf(why, why_size, "io_uring: out of memory");
+	if (!ur)
+		return -ENOMEM;
+	err = make_ring(ur, &loop->params, &entries);
+	if (err) {
+		explain_setup(err, why, why_size);
+		free(ur);
+		return err;
+	}
+	loop->impl = ur;
+	err = loop_uring_selftest(&ur->ring, &step);
+	if (err == 0) {
+		step = "registering the receive buffers";
+		err = make_buffers(loop, ur);
+	}
+	if (err) {
+		snprintf(why, why_size, "io_uring does not work here, %s: %s", step,
+			 strerror(-err));
+		io_uring_queue_exit(&ur->ring);
+		free(ur);
+		loop->impl = NULL;
+		return err;
+	}
+	io_uring_register_ring_fd(&ur->ring); /* where it fails the plain descriptor serves */
+	snprintf(why, why_size, "io_uring passed its self-test, %u entries", entries);
+	if (entries < loop->params.entries)
+		snprintf(why, why_size,
+			 "io_uring passed its self-test with %u entries instead of %u, since "
+			 "RLIMIT_MEMLOCK is %lu KiB",
+			 entries, loop->params.entries, memlock_kib());
+	return 0;
 }
 
-const struct loop_ops loop_uring_ops = { .start = uring_start };
+/* Descriptors accepted but never told are closed; the rest of the late completions needs nothing.
+ */
+static void drop_completions(struct uring_loop *ur)
+{
+	struct io_uring_cqe *cqe;
+	unsigned head, n = 0;
+
+	io_uring_get_events(&ur->ring);
+	io_uring_for_each_cqe(&ur->ring, head, cqe)
+	{
+		union op_tag tag = { .u64 = cqe->user_data };
+
+		n++;
+		if (tag.want == WANT_ACCEPT && cqe->res >= 0)
+			close(cqe->res);
+	}
+	io_uring_cq_advance(&ur->ring, n);
+}
+
+static void uring_stop(struct loop *loop)
+{
+	struct uring_loop *ur = loop->impl;
+	struct io_uring_sync_cancel_reg all = { .fd = -1,
+						.flags = IORING_ASYNC_CANCEL_ANY |
+							 IORING_ASYNC_CANCEL_ALL,
+						.timeout = { .tv_sec = 1 } };
+
+	/* The kernel may write into buffers until each operation has ended. */
+	io_uring_submit(&ur->ring);
+	io_uring_register_sync_cancel(&ur->ring, &all);
+	drop_completions(ur);
+	io_uring_unregister_buf_ring(&ur->ring, BUFFER_GROUP);
+	io_uring_queue_exit(&ur->ring);
+	munmap(ur->buffers, ur->buffers_size);
+	free(ur);
+}
+
+/* ---- submission ---- */
+
+/* NULL when the queue is full and the kernel takes no more before completions are collected. */
+static struct io_uring_sqe *get_sqe(struct loop *loop)
+{
+	struct uring_loop *ur = loop->impl;
+	struct io_uring_sqe *sqe = io_uring_get_sqe(&ur->ring);
+
+	if (sqe)
+		return sqe;
+	io_uring_submit(&ur->ring);
+	return io_uring_get_sqe(&ur->ring);
+}
+
+static uint64_t tag_of(const struct loop *loop, int handle, enum loop_want want)
+{
+	union op_tag tag = { .handle = (uint32_t)handle, .want = want };
+
+	tag.generation = loop->handles[handle].generation & 0xffffff;
+	return tag.u64;
+}
+
+static void prepare(struct io_uring_sqe *sqe, struct loop_handle *h, enum loop_want want)
+{
+	switch (want) {
+	case WANT_ACCEPT:
+		io_uring_prep_accept(sqe, h->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		break;
+	case WANT_CONNECT:
+		io_uring_prep_connect(sqe, h->fd, (struct sockaddr *)&h->addr, h->addr_len);
+		break;
+	case WANT_RECEIVE:
+		io_uring_prep_recv_multishot(sqe, h->fd, NULL, 0, 0);
+		sqe->flags |= IOSQE_BUFFER_SELECT;
+		sqe->buf_group = BUFFER_GROUP;
+		break;
+	case WANT_FILL:
+		io_uring_prep_recv(sqe, h->fd, h->fill_into, h->fill_len, 0);
+		break;
+	case WANT_SEND:
+		if (h->msg.msg_iovlen == 1)
+			io_uring_prep_send(sqe, h->fd, h->msg.msg_iov->iov_base,
+					   h->msg.msg_iov->iov_len, MSG_WAITALL | MSG_NOSIGNAL);
+		else
+			io_uring_prep_sendmsg(sqe, h->fd, &h->msg, MSG_WAITALL | MSG_NOSIGNAL);
+		break;
+	case WANT_WATCH:
+		io_uring_prep_poll_multishot(sqe, h->fd, POLLIN);
+		break;
+	default:
+		assert(!"no such operation");
+	}
+}
+
+static bool arm(struct loop *loop, int handle, enum loop_want want)
+{
+	struct io_uring_sqe *sqe = get_sqe(loop);
+
+	if (!sqe)
+		return false;
+	prepare(sqe, &loop->handles[handle], want);
+	io_uring_sqe_set_data64(sqe, tag_of(loop, handle, want));
+	loop->handles[handle].armed |= want;
+	return true;
+}
+
+/* `target` 0 = everything on the descriptor. The cancel is itself armed, since it names the number.
+ */
+static bool arm_cancel(struct loop *loop, int handle, enum loop_want target)
+{
+	struct loop_handle *h = &loop->handles[handle];
+	struct io_uring_sqe *sqe;
+
+	if (h->armed & WANT_CANCEL)
+		return true;
+	sqe = get_sqe(loop);
+	if (!sqe)
+		return false;
+	if (target)
+		io_uring_prep_cancel64(sqe, tag_of(loop, handle, target), 0);
+	else
+		io_uring_prep_cancel_fd(sqe, h->fd, IORING_ASYNC_CANCEL_ALL);
+	io_uring_sqe_set_data64(sqe, tag_of(loop, handle, WANT_CANCEL));
+	h->armed |= WANT_CANCEL;
+	return true;
+}
+
+/* The stream flows unless it is paused or a fill waits for its end. */
+static bool stream_wanted(const struct loop_handle *h)
+{
+	return (h->wants & (WANT_RECEIVE | WANT_FILL)) == WANT_RECEIVE;
+}
+
+/* Of receiving only one operation is armed, so that no byte overtakes another. */
+static bool arm_receiving(struct loop *loop, int handle)
+{
+	struct loop_handle *h = &loop->handles[handle];
+
+	if (h->armed & WANT_RECEIVE)
+		return stream_wanted(h) || arm_cancel(loop, handle, WANT_RECEIVE);
+	if (h->armed & WANT_FILL)
+		return true;
+	if (h->wants & WANT_FILL)
+		return arm(loop, handle, WANT_FILL);
+	if (!(h->wants & WANT_RECEIVE))
+		return true;
+	if (loop_buffers_free(loop) == 0) {
+		loop_list_push(loop, LIST_STARVED, handle);
+		return true;
+	}
+	return arm(loop, handle, WANT_RECEIVE);
+}
+
+/* Makes `armed` follow `wants`; false when there is no room for the submission. */
+static bool arm_wanted(struct loop *loop, int handle)
+{
+	static const uint8_t simple[] = { WANT_ACCEPT, WANT_CONNECT, WANT_SEND, WANT_WATCH };
+	struct loop_handle *h = &loop->handles[handle];
+
+	if (!h->used)
+		return true;
+	if (h->wants & WANT_CLOSE)
+		return h->armed == 0 || arm_cancel(loop, handle, 0);
+	for (size_t i = 0; i < sizeof(simple); i++) {
+		if ((h->wants & ~h->armed & simple[i]) && !arm(loop, handle, simple[i]))
+			return false;
+	}
+	if ((h->armed & ~h->wants & WANT_ACCEPT) && !arm_cancel(loop, handle, WANT_ACCEPT))
+		return false;
+	return arm_receiving(loop, handle);
+}
+
+static void arm_list(struct loop *loop, enum loop_list_id id, unsigned most)
+{
+	for (; most > 0 && loop->lists[id].count > 0; most--) {
+		int handle = loop_list_pop(loop, id);
+
+		if (!arm_wanted(loop, handle)) {
+			loop_list_push(loop, LIST_WORK, handle);
+			return;
+		}
+	}
+}
+
+static void uring_changed(struct loop *loop, int handle, enum loop_want what)
+{
+	if (what == WANT_CLOSE && loop->handles[handle].armed == 0)
+		loop_list_push(loop, LIST_DONE, handle);
+	else
+		loop_list_push(loop, LIST_WORK, handle);
+}
+
+static void uring_forget(struct loop *loop, int handle)
+{
+	assert(loop->handles[handle].armed == 0);
+}
+
+static void uring_give_back(struct loop *loop, int buffer)
+{
+	struct uring_loop *ur = loop->impl;
+
+	add_buffer(loop, buffer, 0);
+	io_uring_buf_ring_advance(ur->buffers, 1);
+}
+
+/* ---- completion ---- */
+
+static void complete_accept(struct loop *loop, int handle, int res)
+{
+	struct loop_handle *h = &loop->handles[handle];
+
+	h->armed &= ~WANT_ACCEPT;
+	if (h->wants & WANT_CLOSE) {
+		if (res >= 0)
+			close(res);
+		return;
+	}
+	loop_list_push(loop, LIST_WORK, handle);
+	if (res == -ECANCELED || loop_accept_transient(-res))
+		return;
+	if (res < 0)
+		h->wants &= ~WANT_ACCEPT;
+	loop_deliver(loop, handle, LOOP_ACCEPTED, res);
+}
+
+static void complete_connect(struct loop *loop, int handle, int res)
+{
+	struct loop_handle *h = &loop->handles[handle];
+
+	h->armed &= ~WANT_CONNECT;
+	if (h->wants & WANT_CLOSE)
+		return;
+	h->wants &= ~WANT_CONNECT;
+	loop_deliver(loop, handle, LOOP_CONNECTED, res);
+}
+
+static void end_stream(struct loop *loop, int handle, int res)
+{
+	struct loop_handle *h = &loop->handles[handle];
+
+	/* An end met while paused is met again when the stream resumes; an error is told only once.
+	 */
+	if (res == 0 && !stream_wanted(h))
+		return;
+	h->wants &= ~WANT_RECEIVE;
+	h->ended = true;
+	loop_deliver(loop, handle, LOOP_RECEIVED, res);
+}
+
+static void complete_receive(struct loop *loop, int handle, int res, unsigned flags)
+{
+	struct loop_handle *h = &loop->handles[handle];
+	int buffer = flags & IORING_CQE_F_BUFFER ? (int)(flags >> IORING_CQE_BUFFER_SHIFT) : -1;
+
+	if (!(flags & IORING_CQE_F_MORE))
+		h->armed &= ~WANT_RECEIVE;
+	if (buffer >= 0 && (res <= 0 || h->wants & WANT_CLOSE)) {
+		uring_give_back(loop, buffer);
+		buffer = -1;
+	}
+	if (h->wants & WANT_CLOSE)
+		return;
+	/* Armed again, cancelled again or fed when there is a buffer: the next turn decides. */
+	if (!(flags & IORING_CQE_F_MORE) || !stream_wanted(h))
+		loop_list_push(loop, LIST_WORK, handle);
+	if (buffer >= 0)
+		loop_deliver_buffer(loop, handle, buffer, res);
+	else if (res == -ENOBUFS)
+		loop->stats.buffers_exhausted++;
+	else if (res != -ECANCELED && res != -EINTR)
+		end_stream(loop, handle, res);
+}
+
+static void complete_fill(struct loop *loop, int handle, int res)
+{
+	struct loop_handle *h = &loop->handles[handle];
+
+	h->armed &= ~WANT_FILL;
+	if (h->wants & WANT_CLOSE)
+		return;
+	loop_list_push(loop, LIST_WORK, handle);
+	if (res == -EINTR)
+		return;
+	h->wants &= ~WANT_FILL;
+	loop_deliver(loop, handle, LOOP_FILLED, res);
+}
+
+static void complete_send(struct loop *loop, int handle, int res)
+{
+	struct loop_handle *h = &loop->handles[handle];
+	bool all = res > 0 && loop_send_advance(h, (size_t)res);
+
+	h->armed &= ~WANT_SEND;
+	if (!all && (res > 0 || res == -EINTR)) {
+		if (!(h->wants & WANT_CLOSE)) {
+			loop_list_push(loop, LIST_WORK, handle);
+			return;
+		}
+		res = -ECANCELED;
+	}
+	h->wants &= ~WANT_SEND;
+	loop_deliver(loop, handle, LOOP_SENT, all ? (int)h->send_total : res == 0 ? -EPIPE : res);
+}
+
+static void complete_watch(struct loop *loop, int handle, int res, unsigned flags)
+{
+	struct loop_handle *h = &loop->handles[handle];
+
+	if (!(flags & IORING_CQE_F_MORE))
+		h->armed &= ~WANT_WATCH;
+	if (h->wants & WANT_CLOSE)
+		return;
+	if (res < 0)
+		h->wants &= ~WANT_WATCH;
+	else if (!(flags & IORING_CQE_F_MORE))
+		loop_list_push(loop, LIST_WORK, handle);
+	loop_deliver(loop, handle, LOOP_READABLE, res < 0 ? res : 0);
+}
+
+/* "Found" is not "finished": what is still armed now is tried again unless its end is at hand, too.
+ */
+static void complete_cancel(struct loop *loop, int handle)
+{
+	struct loop_handle *h = &loop->handles[handle];
+
+	h->armed &= ~WANT_CANCEL;
+	if (h->armed)
+		loop_list_push(loop, LIST_WORK, handle);
+}
+
+static void complete(struct loop *loop, const struct io_uring_cqe *cqe)
+{
+	union op_tag tag = { .u64 = cqe->user_data };
+	int handle = (int)tag.handle;
+	struct loop_handle *h = &loop->handles[handle];
+
+	/* Cannot differ: a handle is free only when nothing of it is armed. */
+	assert(tag.handle < loop->params.handles_max && h->used);
+	assert(tag.generation == (h->generation & 0xffffff) && (h->armed & tag.want));
+	switch (tag.want) {
+	case WANT_ACCEPT:
+		complete_accept(loop, handle, cqe->res);
+		break;
+	case WANT_CONNECT:
+		complete_connect(loop, handle, cqe->res);
+		break;
+	case WANT_RECEIVE:
+		complete_receive(loop, handle, cqe->res, cqe->flags);
+		break;
+	case WANT_FILL:
+		complete_fill(loop, handle, cqe->res);
+		break;
+	case WANT_SEND:
+		complete_send(loop, handle, cqe->res);
+		break;
+	case WANT_WATCH:
+		complete_watch(loop, handle, cqe->res, cqe->flags);
+		break;
+	default:
+		complete_cancel(loop, handle);
+	}
+	if ((h->wants & WANT_CLOSE) && h->armed == 0)
+		loop_list_push(loop, LIST_DONE, handle);
+}
+
+/* ---- the turn ---- */
+
+static int enter(struct loop *loop, uint64_t timeout_ns)
+{
+	struct uring_loop *ur = loop->impl;
+	struct __kernel_timespec ts = { .tv_sec = (long long)(timeout_ns / 1000000000),
+					.tv_nsec = (long long)(timeout_ns % 1000000000) };
+	struct io_uring_cqe *cqe;
+	int err;
+
+	if (timeout_ns == 0)
+		err = io_uring_submit_and_get_events(&ur->ring);
+	else
+		err = io_uring_submit_and_wait_timeout(&ur->ring, &cqe, 1,
+						       timeout_ns == UINT64_MAX ? NULL : &ts, NULL);
+	switch (err) {
+	case -ETIME:
+	case -EINTR:
+	case -EAGAIN:
+	case -EBUSY: /* completions in the way: they are collected now */
+		return 0;
+	default:
+		return err < 0 ? err : 0;
+	}
+}
+
+static int uring_turn(struct loop *loop, uint64_t timeout_ns)
+{
+	struct uring_loop *ur = loop->impl;
+	struct io_uring_cqe *cqe;
+	unsigned head, n = 0;
+	int err;
+
+	arm_list(loop, LIST_WORK, loop->lists[LIST_WORK].count);
+	arm_list(loop, LIST_STARVED, loop_buffers_free(loop));
+	if (loop->lists[LIST_WORK].count > 0 || loop->lists[LIST_DONE].count > 0 ||
+	    (loop->lists[LIST_STARVED].count > 0 && loop_buffers_free(loop) > 0))
+		timeout_ns = 0;
+	if (io_uring_cq_has_overflow(&ur->ring)) {
+		loop->stats.overflows++;
+		timeout_ns = 0;
+	}
+	err = enter(loop, timeout_ns);
+	if (err)
+		return err;
+	io_uring_for_each_cqe(&ur->ring, head, cqe)
+	{
+		complete(loop, cqe);
+		n++;
+	}
+	io_uring_cq_advance(&ur->ring, n);
+	loop_deliver_done(loop);
+	return 0;
+}
+
+const struct loop_ops loop_uring_ops = {
+	.start = uring_start,
+	.stop = uring_stop,
+	.changed = uring_changed,
+	.forget = uring_forget,
+	.give_back = uring_give_back,
+	.turn = uring_turn,
+};

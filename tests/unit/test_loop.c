@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -42,13 +43,14 @@ struct peer {
 	bool sending, closing;
 	struct loop_event queue[BUFFERS]; /* held, or to be echoed: [first, last) */
 	unsigned first, last;
-	uint8_t *sink; /* SINK: the bytes are copied here */
+	uint8_t *sink;            /* SINK: the bytes are copied here, */
+	const uint8_t *fill_into; /* those of a fill from there */
 };
 
 struct rig {
 	enum loop_kind kind;
 	struct loop *loop;
-	bool inside; /* a turn: events at any other time are a bug */
+	bool inside, busy; /* a turn; a handler: events at any other time are a bug */
 	enum { ECHO_ACCEPTED = 1 } accepted;
 	int accepted_fd[PEERS];
 	unsigned accepted_count;
@@ -123,6 +125,15 @@ static void on_received(struct rig *rig, struct peer *peer, const struct loop_ev
 		echo_next(rig, peer);
 }
 
+static void on_filled(struct peer *peer, const struct loop_event *event)
+{
+	if (event->res <= 0)
+		return;
+	if (peer->fill_into)
+		memcpy(peer->sink + peer->bytes, peer->fill_into, (size_t)event->res);
+	peer->bytes += (uint64_t)event->res;
+}
+
 static void on_sent(struct rig *rig, struct peer *peer, const struct loop_event *event)
 {
 	peer->sending = false;
@@ -156,15 +167,16 @@ static void on_event(void *ctx, const struct loop_event *event)
 	struct rig *rig = ctx;
 	struct peer *peer = &rig->peer[event->tag];
 
-	assert_true(rig->inside);
+	assert_true(rig->inside && !rig->busy);
+	rig->busy = true;
 	assert_int_equal(event->handle, peer->handle);
 	assert_true(!peer->closing || event->op == LOOP_SENT || event->op == LOOP_CLOSED);
 	peer->count[event->op]++;
 	peer->res[event->op] = event->res;
 	if (event->op == LOOP_RECEIVED)
 		on_received(rig, peer, event);
-	else if (event->op == LOOP_FILLED && event->res > 0)
-		peer->bytes += (uint64_t)event->res;
+	else if (event->op == LOOP_FILLED)
+		on_filled(peer, event);
 	else if (event->op == LOOP_SENT)
 		on_sent(rig, peer, event);
 	else if (event->op == LOOP_ACCEPTED)
@@ -176,6 +188,7 @@ static void on_event(void *ctx, const struct loop_event *event)
 		give_back_queue(rig, peer);
 		peer->handle = -1;
 	}
+	rig->busy = false;
 }
 
 static struct rig *rig_new_sized(enum loop_kind kind, unsigned buffers, unsigned buffer_size)
@@ -475,11 +488,302 @@ static void a_paused_stream_keeps_its_bytes_in_the_socket_until_resumed(void **s
 	rig_end(rig);
 }
 
-static enum loop_kind kinds[] = { LOOP_EPOLL };
+/* Blocking ends of a transfer, each in a thread of its own. */
+struct transfer {
+	int fd;
+	uint64_t bytes;
+	bool right;
+};
 
-#define BOTH(f)                                         \
-	{                                               \
-#f " (epoll)", f, NULL, NULL, &kinds[0] \
+enum { TRANSFER_SEED = 11, TRANSFER_STEP = 50021 };
+
+static void *transfer_write(void *ctx)
+{
+	struct transfer *t = ctx;
+	uint8_t bytes[TRANSFER_STEP];
+
+	for (uint64_t at = 0; at < t->bytes;) {
+		uint64_t len = t->bytes - at < sizeof(bytes) ? t->bytes - at : sizeof(bytes);
+		ssize_t n;
+
+		fill_pattern(bytes, len, TRANSFER_SEED, at);
+		n = send(t->fd, bytes, len, MSG_NOSIGNAL | MSG_WAITALL);
+		if (n <= 0)
+			return NULL;
+		at += (uint64_t)n;
+	}
+	shutdown(t->fd, SHUT_WR);
+	t->right = true;
+	return NULL;
+}
+
+static void *transfer_read(void *ctx)
+{
+	struct transfer *t = ctx;
+	uint8_t bytes[TRANSFER_STEP];
+	uint64_t at = 0;
+	ssize_t n;
+
+	while ((n = recv(t->fd, bytes, sizeof(bytes), 0)) > 0) {
+		for (ssize_t i = 0; i < n; i++) {
+			if (bytes[i] != byte_at(TRANSFER_SEED, at + (uint64_t)i))
+				return NULL;
+		}
+		at += (uint64_t)n;
+	}
+	t->right = n == 0 && at == t->bytes;
+	return NULL;
+}
+
+/* Two blocks in turn: one is filled while the other is sent, in up to eight odd pieces. */
+struct relay {
+	struct peer *from, *to;
+	uint8_t block[2][65536];
+	size_t len[2];
+	unsigned filled, sent; /* blocks so far */
+	bool filling, sending, ended;
+};
+
+static void relay_step(struct rig *rig, struct relay *r)
+{
+	if (!r->filling && !r->ended && r->filled - r->sent < 2) {
+		loop_fill(rig->loop, r->from->handle, r->block[r->filled % 2], sizeof(r->block[0]));
+		r->filling = true;
+	}
+	if (!r->sending && r->filled != r->sent) {
+		struct iovec iov[LOOP_IOV_MAX];
+		uint8_t *at = r->block[r->sent % 2];
+		size_t left = r->len[r->sent % 2];
+		int n = 0;
+
+		for (; left > 0; n++) {
+			size_t len = n < LOOP_IOV_MAX - 1 && left > 999 ? left / 3 : left;
+
+			iov[n] = (struct iovec){ .iov_base = at, .iov_len = len };
+			at += len;
+			left -= len;
+		}
+		loop_send(rig->loop, r->to->handle, iov, n);
+		r->sending = true;
+	}
+	if (r->ended && r->filled == r->sent)
+		rig_close(rig, r->to);
+}
+
+static struct relay *relay_of_test;
+
+static void relay_event(struct rig *rig, struct peer *peer, const struct loop_event *event)
+{
+	struct relay *r = relay_of_test;
+
+	if (event->op == LOOP_CLOSED)
+		return;
+	if (event->op == LOOP_FILLED) {
+		r->filling = false;
+		assert_true(event->res >= 0);
+		r->ended = event->res == 0;
+		r->len[r->filled % 2] = (size_t)event->res;
+		r->filled += event->res > 0;
+	} else {
+		assert_int_equal(event->op, LOOP_SENT);
+		r->sending = false;
+		assert_int_equal(event->res, r->len[r->sent % 2]);
+		r->sent++;
+	}
+	relay_step(rig, r);
+}
+
+static void a_large_body_passes_through_fill_and_send_unchanged(void **state)
+{
+	enum { BODY = 64 << 20 };
+	struct rig *rig = rig_new(state);
+	struct relay *r = calloc(1, sizeof(*r));
+	int in[2], out[2];
+	pthread_t writer, reader;
+
+	tcp_pair(in);
+	tcp_pair(out);
+	struct transfer from = { .fd = in[1], .bytes = BODY }, to = { .fd = out[1], .bytes = BODY };
+	r->from = rig_add(rig, in[0]);
+	r->to = rig_add(rig, out[0]);
+	relay_of_test = r;
+	rig->on_event = relay_event;
+	pthread_create(&writer, NULL, transfer_write, &from);
+	pthread_create(&reader, NULL, transfer_read, &to);
+	relay_step(rig, r);
+	until(rig, r->to->handle < 0);
+	pthread_join(writer, NULL);
+	pthread_join(reader, NULL);
+
+	assert_true(from.right);
+	assert_true(to.right);
+	close(in[1]);
+	close(out[1]);
+	rig_end(rig);
+	free(r);
+}
+
+static void no_byte_overtakes_another_however_stream_and_fill_alternate(void **state)
+{
+	enum { TOTAL = 3000000 };
+	struct rig *rig = rig_new(state);
+	int pair[2];
+	uint8_t *got = malloc(TOTAL), part[5000];
+	pthread_t writer;
+
+	unix_pair(pair);
+	struct transfer from = { .fd = pair[1], .bytes = TOTAL };
+	struct peer *peer = rig_add(rig, pair[0]);
+	peer->sink = got;
+	pthread_create(&writer, NULL, transfer_write, &from);
+	for (unsigned i = 0; peer->bytes < TOTAL; i++) {
+		unsigned fills = peer->count[LOOP_FILLED];
+
+		loop_receive(rig->loop, peer->handle);
+		if (i % 3 != 0)
+			rig_turn(rig, i % 3 == 1 ? 0 : HANG_NS);
+		loop_pause(rig->loop, peer->handle);
+		if (i % 5 == 0) { /* resumed before the pause can have taken effect */
+			loop_receive(rig->loop, peer->handle);
+			rig_turn(rig, 0);
+			loop_pause(rig->loop, peer->handle);
+		}
+		if (peer->ends > 0)
+			break;
+		peer->fill_into = part;
+		loop_fill(rig->loop, peer->handle, part, 1 + i * 37 % sizeof(part));
+		if (i % 2 == 0)
+			loop_receive(rig->loop, peer->handle);
+		until(rig, peer->count[LOOP_FILLED] > fills);
+	}
+	pthread_join(writer, NULL);
+
+	assert_int_equal(peer->bytes, TOTAL);
+	check_pattern(got, TOTAL, TRANSFER_SEED, 0);
+	close(pair[1]);
+	rig_end(rig);
+	free(got);
+}
+
+static void pause_after_eight(struct rig *rig, struct peer *peer, const struct loop_event *event)
+{
+	if (event->op == LOOP_RECEIVED && peer->manner == HOLD && peer->last - peer->first >= 8)
+		loop_pause(rig->loop, peer->handle);
+}
+
+static unsigned send_until_full(int fd, uint64_t seed)
+{
+	uint8_t bytes[1024];
+	unsigned sent = 0;
+	ssize_t n;
+
+	for (;;) {
+		fill_pattern(bytes, sizeof(bytes), seed, sent);
+		n = send(fd, bytes, sizeof(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
+		if (n <= 0)
+			return sent;
+		sent += (unsigned)n;
+	}
+}
+
+static void a_stopped_reader_bounds_its_buffers_and_holds_up_nobody(void **state)
+{
+	struct rig *rig = rig_new(state);
+	const int small = 16 * 1024;
+	int slow[2], quick[2];
+	uint8_t got[300];
+
+	tcp_pair(slow);
+	unix_pair(quick);
+	setsockopt(slow[0], SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+	struct peer *stopped = rig_add(rig, slow[0]), *other = rig_add(rig, quick[0]);
+	stopped->manner = HOLD;
+	other->manner = ECHO;
+	rig->on_event = pause_after_eight;
+	loop_receive(rig->loop, stopped->handle);
+	loop_receive(rig->loop, other->handle);
+	for (int i = 0; i < 20; i++) {
+		send_until_full(slow[1], 1);
+		settle(rig);
+	}
+	for (uint64_t at = 0; at < 100 * sizeof(got); at += sizeof(got)) {
+		fill_pattern(got, sizeof(got), 2, at);
+		assert_int_equal(send(quick[1], got, sizeof(got), 0), sizeof(got));
+		until(rig, other->bytes >= at + sizeof(got) && !other->sending);
+		assert_int_equal(recv(quick[1], got, sizeof(got), 0), sizeof(got));
+		check_pattern(got, sizeof(got), 2, at);
+	}
+
+	assert_true(buffers_out(rig) >= 8 && buffers_out(rig) < BUFFERS);
+	assert_int_equal(buffers_out(rig), stopped->last - stopped->first);
+	close(slow[1]);
+	close(quick[1]);
+	rig_end(rig);
+}
+
+static uint64_t times_exhausted(const struct rig *rig)
+{
+	struct loop_stats stats;
+
+	loop_stats_get(rig->loop, &stats);
+	return stats.buffers_exhausted;
+}
+
+/* Checks the oldest held buffer of a peer and gives it back. */
+static void release_one(struct rig *rig, struct peer *peer, uint64_t seed, uint64_t *at)
+{
+	struct loop_event *event;
+
+	if (peer->first == peer->last)
+		return;
+	event = &peer->queue[peer->first++ % BUFFERS];
+	check_pattern(event->data, (size_t)event->res, seed, *at);
+	*at += (uint64_t)event->res;
+	loop_give_back(rig->loop, event->buffer);
+}
+
+static void an_empty_pool_stops_streams_without_spinning_and_all_recover(void **state)
+{
+	enum { STREAMS = 6, POOL = 16 };
+	struct rig *rig = rig_new_sized(*(enum loop_kind *)*state, POOL, 512);
+	struct peer *peer[STREAMS];
+	unsigned sent[STREAMS];
+	uint64_t at[STREAMS] = { 0 }, exhausted;
+	int pair[STREAMS][2];
+
+	for (int i = 0; i < STREAMS; i++) {
+		unix_pair(pair[i]);
+		sent[i] = send_until_full(pair[i][1], (uint64_t)i);
+		peer[i] = rig_add(rig, pair[i][0]);
+		peer[i]->manner = HOLD;
+		loop_receive(rig->loop, peer[i]->handle);
+	}
+	until(rig, buffers_out(rig) == POOL);
+	settle(rig);
+	exhausted = times_exhausted(rig);
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(rig_turn(rig, HANG_NS / 4), 0);
+	assert_true(exhausted > 0);
+	assert_int_equal(times_exhausted(rig), exhausted);
+	for (int done = 0, i = 0; done < STREAMS; i = (i + 1) % STREAMS) {
+		release_one(rig, peer[i], (uint64_t)i, &at[i]);
+		rig_turn(rig, 0);
+		done = 0;
+		for (int j = 0; j < STREAMS; j++)
+			done += at[j] == sent[j];
+	}
+	for (int i = 0; i < STREAMS; i++)
+		close(pair[i][1]);
+	rig_end(rig);
+}
+
+static enum loop_kind kinds[] = { LOOP_EPOLL, LOOP_URING };
+
+/* The same claim of either loop. */
+#define BOTH(f)                                            \
+	{ #f " (epoll)", f, NULL, NULL, &kinds[0] },       \
+	{                                                  \
+#f " (io_uring)", f, NULL, NULL, &kinds[1] \
 	}
 
 int main(void)
@@ -488,6 +792,10 @@ int main(void)
 		BOTH(many_connections_of_odd_sizes_are_echoed_byte_for_byte),
 		BOTH(a_half_closed_peer_is_an_end_told_once_and_can_still_be_answered),
 		BOTH(a_reset_is_an_error_told_once),
+		BOTH(a_large_body_passes_through_fill_and_send_unchanged),
+		BOTH(no_byte_overtakes_another_however_stream_and_fill_alternate),
+		BOTH(a_stopped_reader_bounds_its_buffers_and_holds_up_nobody),
+		BOTH(an_empty_pool_stops_streams_without_spinning_and_all_recover),
 		BOTH(a_paused_stream_keeps_its_bytes_in_the_socket_until_resumed),
 	};
 
