@@ -1,22 +1,22 @@
-/* Every bound of the router, with its reason. What exceeds one is refused by name, never truncated. */
+/* Every bound of the router, with its reason. What exceeds one is refused by name, never cut. */
 #ifndef TURNWARD_ROUTER_LIMITS_H
 #define TURNWARD_ROUTER_LIMITS_H
 
 enum {
-	LIMIT_HEAD_BYTES = 32 * 1024,    /* a request or response head; agents' clients send ~1 KB */
-	LIMIT_HEAD_FIELD = 16 * 1024,    /* one field line */
-	LIMIT_HEAD_FIELDS = 128,         /* fields of a head */
-	LIMIT_TARGET_BYTES = 8 * 1024,   /* request target */
-	LIMIT_BODY_BLOCK = 64 * 1024,    /* of the body arena; one large receive fills one */
-	LIMIT_STREAM_BUFFER = 256 * 1024, /* waiting for a slow client before the engine is not read on */
-	LIMIT_SESSION_ID = 256,          /* bytes of a client's session id that count */
-	LIMIT_MODEL_NAME = 120,          /* longest model name that can be matched */
-	LIMIT_CONTENT_BLOCKS = 16384,    /* content blocks hashed per request; the rest is not indexed */
-	LIMIT_CONTENT_BLOCK_BYTES = 512, /* content bytes per block: ~128 tokens, the index's grain */
-	LIMIT_SSE_EVENT = 64 * 1024,     /* an SSE event is inspected up to here, relayed beyond */
-	LIMIT_USAGE_BYTES = 4096,        /* tail of an answer kept to find `usage` */
-	LIMIT_REQUEST_ID = 64,           /* accepted x-request-id */
-	LIMIT_LEDGERS = 9,               /* the active worker and 8 draining ones */
+	LIMIT_HEAD_BYTES = 32 * 1024,     /* a request or response head; clients send ~1 KB */
+	LIMIT_HEAD_FIELD = 16 * 1024,     /* one field line */
+	LIMIT_HEAD_FIELDS = 128,          /* fields of a head */
+	LIMIT_TARGET_BYTES = 8 * 1024,    /* request target */
+	LIMIT_BODY_BLOCK = 64 * 1024,     /* of the body arena; one large receive fills one */
+	LIMIT_STREAM_BUFFER = 256 * 1024, /* for a slow client; then the engine is not read on */
+	LIMIT_SESSION_ID = 256,           /* bytes of a client's session id that count */
+	LIMIT_MODEL_NAME = 120,           /* longest model name that can be matched */
+	LIMIT_CONTENT_BLOCKS = 16384,     /* blocks hashed per request; the rest is not indexed */
+	LIMIT_CONTENT_BLOCK_BYTES = 512,  /* per block: ~128 tokens, the index's grain */
+	LIMIT_SSE_EVENT = 64 * 1024,      /* an event is inspected up to here, relayed beyond */
+	LIMIT_USAGE_BYTES = 4096,         /* tail of an answer kept to find `usage` */
+	LIMIT_REQUEST_ID = 64,            /* accepted x-request-id */
+	LIMIT_LEDGERS = 9,                /* the active worker and 8 draining ones */
 };
 
 #endif

@@ -55,7 +55,7 @@ static void parent_of(const char *path, char *ret_parent)
 	snprintf(ret_parent, REGION_PATH_MAX, "%s", path);
 	slash = strrchr(ret_parent, '/');
 	if (!slash)
-		strcpy(ret_parent, ".");
+		snprintf(ret_parent, REGION_PATH_MAX, ".");
 	else if (slash == ret_parent)
 		slash[1] = 0;
 	else
@@ -109,7 +109,7 @@ static int leave_disk(struct place *place, char *note, char *error)
 			 place->path);
 		return 0;
 	}
-	strcpy(was, place->path);
+	snprintf(was, sizeof(was), "%s", place->path);
 	snprintf(own, sizeof(own), "/dev/shm/turnward-%u", geteuid());
 	snprintf(note, REGION_ERROR_MAX, "%s would not be on a tmpfs: the region is %s instead",
 		 was, strcmp(was, "/run/turnward") == 0 ? "/dev/shm/turnward" : own);
