@@ -13,6 +13,7 @@
 #include "shm/state.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum {
@@ -31,7 +32,6 @@ enum ledger_end { LEDGER_COMPLETED, LEDGER_FAILED, LEDGER_ABORTED, LEDGER_ENDS_N
 /* Ticket flags. */
 enum {
 	LEDGER_PIECE = 1 << 0, /* a staged prefix, the router's own request */
-	LEDGER_COLD = 1 << 1,  /* holds its engine's cold slot until its first token or end */
 };
 
 /* One request in one engine; lives in the caller's own entry for it and must not move meanwhile. */
@@ -55,7 +55,6 @@ struct ledger_totals {
 	uint64_t dispatched, ended;         /* requests */
 	uint64_t uncached_in, uncached_out; /* tokens: dispatched; at first token or earlier end */
 	uint64_t context_in, context_out;   /* tokens: at first token; at end */
-	uint64_t sequences_in, sequences_out; /* likewise */
 };
 
 /* Totals as they were before anything that happened at or after `from_ns` (grain LEDGER_MARK_NS).
@@ -79,9 +78,8 @@ struct ledger_engine {
 	uint64_t last_dispatch_ns;
 	/* what the agent's samples showed */
 	uint64_t read_ns, progress_ns, foreign_since_ns, progress_sum;
-	uint64_t admitted_base; /* admitted_total - own dispatches, while the counter can be trusted
-				 */
-	uint64_t admitted_read_ns;
+	int64_t admitted_base; /* admitted_total - own dispatches taken, while that is trusted */
+	uint64_t drift_ns;     /* when it last rose: somebody else sends */
 	uint32_t admitted_known;
 	uint32_t marks; /* ever written */
 	struct ledger_totals totals;
@@ -99,6 +97,7 @@ struct ledger_params {
 	double fresh_periods;   /* 2 */
 	double probe_after_s;   /* 10: foreign work without progress for this long */
 	double probe_every_s;   /* 5: since our last dispatch to it */
+	double settle_s;        /* 5: a dispatch older than this is admitted, or lost */
 };
 
 /* Plain sums, for the region's books, metrics and `status`. All zero when idle. */
@@ -154,13 +153,19 @@ void ledger_correct(struct ledger *ledger, struct ledger_ticket *ticket, uint32_
 void ledger_end(struct ledger *ledger, struct ledger_ticket *ticket, enum ledger_end how,
 		uint64_t now_ns);
 
-/* Staged rest and held requests of an engine, in changes; a result below 0 is held at 0. */
+/*
+ * What waits in the router for an engine, in changes: uncached tokens of staged prompts not yet
+ * sent as pieces; cold prompts in progress (from the first piece or send to the first token);
+ * requests held for it. A result below 0 is held at 0.
+ */
 void ledger_staged(struct ledger *ledger, unsigned engine, int64_t tokens);
+void ledger_cold(struct ledger *ledger, unsigned engine, int prompts);
 void ledger_held(struct ledger *ledger, unsigned engine, int requests, int64_t tokens);
 
 /*
  * The engine has restarted: whatever it had is gone with its cache. Books start at zero; tickets of
- * before can still be ended and change nothing but the totals of ends.
+ * before can still be ended and change nothing but the totals of ends. What waits in the router for
+ * it (staged, cold, held) stays: its owners decide.
  */
 void ledger_engine_restarted(struct ledger *ledger, unsigned engine, uint64_t now_ns);
 
