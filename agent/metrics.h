@@ -14,7 +14,7 @@
 
 enum {
 	METRICS_PAGE_MAX = 1024 * 1024, /* real pages have 3 to 100 KB */
-	METRICS_LABELS_MAX = 32,        /* of one sample; SGLang has up to ten */
+	METRICS_LABELS_MAX = 96,        /* of one sample; vLLM's cache_config_info has 39 */
 	METRICS_WANTS_MAX = 48,
 	METRICS_NAMES_MAX = 96, /* names and aliases of one table */
 	METRICS_BUCKETS = 128,
