@@ -47,7 +47,8 @@ enum { REGION_VERSION = 1 };
 
 /*
  * What can be wrong with a header, in the order in which it is looked for. X(ID, what it means).
- * REGION_OK must stay first. Only OTHER_BOOT is not a refusal: the file counts as absent.
+ * REGION_OK must stay first. To a writer OTHER_BOOT, SHORT and SIZE_CUT are no refusal: it begins
+ * anew.
  */
 #define REGION_DAMAGES(X)                                       \
 	X(OK, "nothing is wrong")                               \
@@ -108,7 +109,8 @@ void region_close(struct region *region);
  * Creates or re-attaches `name` for writing and locks it for life. -EBUSY: another writer lives
  * (the error names its pid); -EPROTO: foreign layout (both named), unless `reinit` is set, which
  * replaces the file; -ENOSPC; -EPERM: wrong owner, a link, rights too wide. The payload is zero
- * when fresh. `size` is the whole file's; 0 re-attaches one of any size and never creates: -ENOENT.
+ * when fresh. A writer that lost its file (region_file_moved()) drops it before it holds again.
+ * `size` is the whole file's; 0 re-attaches one of any size and never creates: -ENOENT.
  */
 int region_file_hold(struct region_file *ret_file, const struct region *region, const char *name,
 		     enum region_kind kind, uint64_t fingerprint, size_t size, int reinit,

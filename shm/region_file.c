@@ -413,6 +413,12 @@ static int refuse_busy(const struct wanted *w, int fd)
 			     (unsigned long long)(n == sizeof(h) ? h.writer_pid : 0));
 }
 
+/* Nothing of any version's is lost by beginning anew: another boot's, or cut under its writer. */
+static int counts_as_absent(enum region_damage damage)
+{
+	return damage == REGION_OTHER_BOOT || damage == REGION_SHORT || damage == REGION_SIZE_CUT;
+}
+
 /* The lock is ours and the name leads here: keep the content, or refuse, or make it anew. */
 static int take_over(const struct wanted *w, int fd, const struct stat *st, int reinit,
 		     struct region_file *ret_file)
@@ -425,10 +431,10 @@ static int take_over(const struct wanted *w, int fd, const struct stat *st, int 
 	if (pread(fd, &h, sizeof(h), 0) < 0)
 		return refuse_errno(w, "read", errno);
 	damage = region_header_check(&h, (size_t)st->st_size, w->kind, w->fingerprint, w->size);
-	if (damage == REGION_OTHER_BOOT && w->size == 0)
+	if (counts_as_absent(damage) && w->size == 0)
 		return region_refuse(-ENOENT, w->error, "%s/%s: %s", w->region->path, w->name,
 				     region_damage_text(damage));
-	if (damage == REGION_OTHER_BOOT || (damage != REGION_OK && reinit && w->size))
+	if (counts_as_absent(damage) || (damage != REGION_OK && reinit && w->size))
 		return make(w, 0,
 			    ret_file); /* the old one stays locked until the caller closes it */
 	if (damage != REGION_OK)

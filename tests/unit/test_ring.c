@@ -1,11 +1,4 @@
 /* The broadcast ring: numbering, slow readers, and a writer that ends in mid-record. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,6 +7,7 @@
 
 #include "shm/ring.h"
 #include "shm/step.h"
+#include "tests/lib/unit.h"
 
 enum { RECORDS = 16, RECORD_SIZE = 100 };
 

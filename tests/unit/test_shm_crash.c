@@ -1,11 +1,4 @@
 /* Writers that are killed for real, thousands of times, under readers that check every copy. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -22,6 +15,7 @@
 #include "shm/files.h"
 #include "shm/step.h"
 #include "shm/table.h"
+#include "tests/lib/unit.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SLOT_KILLS = 500, MEMORY_KILLS = 200 }; /* a fork costs 20 times as much there */

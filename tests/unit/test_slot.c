@@ -1,17 +1,11 @@
 /* The slot: what a reader gets, what a killed writer leaves, and no torn snapshot under load. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
 
 #include "shm/slot.h"
 #include "shm/step.h"
+#include "tests/lib/unit.h"
 
 enum { WORDS = 31 };
 

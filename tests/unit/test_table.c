@@ -1,18 +1,12 @@
 /* The table: it finds what was put, gives way to the young, and survives its writer's end anywhere.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "shm/step.h"
 #include "shm/table.h"
+#include "tests/lib/unit.h"
 
 enum { ENTRIES = 512, WORDS = 9, PAYLOAD = WORDS * 8 };
 
