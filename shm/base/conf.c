@@ -102,6 +102,8 @@ static void bound_text(const struct conf_key *key, double bound, char *ret_text,
 		unit_text(time_units, (uint64_t)llrint(bound * 1e9), ret_text, size);
 	else if (key->type == CONF_BYTES)
 		unit_text(byte_units, (uint64_t)bound, ret_text, size);
+	else if (bound == floor(bound) && fabs(bound) < 1e8)
+		snprintf(ret_text, size, "%.0f", bound);
 	else
 		real_text(bound, ret_text, size);
 }
@@ -672,16 +674,17 @@ int conf_write_example(const struct conf_key *keys, int fd)
 		fd_drop(&copy);
 		return -err;
 	}
-	fprintf(out, "# Every key with its default; a line counts once its leading # is gone. "
-		     "Times need a\n"
-		     "# unit (ns us ms s m h), sizes may have one (K M G). \"reload\": changed by "
-		     "SIGHUP\n"
-		     "# without a restart. --set KEY=VALUE and options of their own go before this "
-		     "file.\n");
+	fputs("# Every key with its default; a line counts once its leading # is gone. Times need "
+	      "a\n"
+	      "# unit (ns us ms s m h), sizes may have one (K M G). \"reload\": SIGHUP is enough,\n"
+	      "# no restart. Options and --set KEY=VALUE are above this file.\n",
+	      out);
 	for (; keys->name; keys++) {
 		if (strcmp(section, keys->section))
 			fprintf(out, keys->flags & CONF_NAMED ? "\n#[%s NAME]\n" : "\n[%s]\n",
 				keys->section);
+		else
+			fputc('\n', out);
 		section = keys->section;
 		write_key(keys, out);
 	}

@@ -1,0 +1,507 @@
+/* The table of the router's keys, and what must hold between them. */
+#include "router/settings.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const io_kinds[] = { "auto", "uring", "epoll", NULL };
+static const char *const half_closes[] = { "abort", "continue", NULL };
+static const char *const stages[] = { "off", "pieces", "requeue", "both", NULL };
+static const char *const log_levels[] = { "error", "warn", "info", "debug", "trace", NULL };
+static const char *const log_formats[] = { "json", "text", NULL };
+static const char *const engine_kinds[] = { "auto", "vllm", "sglang", "llamacpp", NULL };
+
+#define AT(member) \
+	offsetof(struct router_settings, member), sizeof(((struct router_settings *)0)->member)
+#define IN(member) \
+	offsetof(struct settings_engine, member), sizeof(((struct settings_engine *)0)->member)
+
+enum { R = CONF_RELOAD, F = CONF_RELOAD | CONF_FASTER, N = CONF_NAMED | CONF_RELOAD };
+
+/* The policy's own lists give its keys. Values with a default written as 10e9 keep that text. */
+#define CHOICE(key, names, standard, meaning) \
+	{ "policy", #key, CONF_CHOICE, AT(policy.key), standard, 0, 0, names, R, meaning },
+/* clang-format off */
+#define REAL(key, standard, min, max, unit_kind, unit, meaning) \
+	{ "policy", #key, CONF_REAL, AT(policy.key), #standard, min, max, NULL, \
+	  (unsigned)R | (unit_kind == POLICY_TIME ? CONF_FASTER : \
+			 unit_kind == POLICY_RATE ? CONF_PER_S : 0u), \
+	  meaning " [" unit "]" },
+/* clang-format on */
+
+#define SESSION_HEADERS                                                                     \
+	"x-claude-code-session-id, session-id, session_id, conversation_id, x-session-id, " \
+	"x-session-affinity, x-conversation-id"
+
+/* clang-format off */
+const struct conf_key router_keys[] = {
+	{ "router", "admin", CONF_TEXT, AT(admin), "", 0, 0, NULL, 0,
+	  "where operators connect; empty is unix:REGION/admin.sock; over TCP loopback only" },
+	{ "router", "api_keys", CONF_TEXT, AT(api_keys), "", 0, 0, NULL, R,
+	  "file with one client key a line; empty lets Authorization pass untouched" },
+	{ "router", "body_cut_through", CONF_BYTES, AT(body_cut_through), "4M", 65536, 1 << 30,
+	  NULL, R, "a longer body is decided on what was scanned so far, and sent while it arrives" },
+	{ "router", "body_memory", CONF_BYTES, AT(body_memory), "1G", 1 << 20, 1ll << 40, NULL, 0,
+	  "for all request bodies together" },
+	{ "router", "body_timeout", CONF_TIME, AT(body_timeout), "60s", 0.001, 86400, NULL, R,
+	  "longest pause of a client within its body" },
+	{ "router", "client_send_timeout", CONF_TIME, AT(client_send_timeout), "60s", 0.001, 86400,
+	  NULL, R, "longest time in which a client takes nothing of its answer" },
+	{ "router", "connect_timeout", CONF_TIME, AT(connect_timeout), "1s", 0.001, 3600, NULL, R,
+	  "to connect to an engine" },
+	{ "router", "connections_max", CONF_UINT, AT(connections_max), "10000", 1, 1e6, NULL, 0,
+	  "client connections at once; each may need a second descriptor" },
+	{ "router", "connections_per_address", CONF_UINT, AT(connections_per_address), "0", 0, 1e6,
+	  NULL, R, "of one client address; 0 is no limit" },
+	{ "router", "debug_headers", CONF_BOOL, AT(debug_headers), "no", 0, 0, NULL, R,
+	  "tell clients engine, reason and predicted time in x-turnward-... headers" },
+	{ "router", "decisions", CONF_UINT, AT(decisions), "4096", 64, 1 << 20, NULL, 0,
+	  "records in the journal that explain and record read" },
+	{ "router", "drain_timeout", CONF_TIME, AT(drain_timeout), "300s", 0, 86400, NULL, R,
+	  "for streams to end after SIGTERM or an upgrade" },
+	{ "router", "engine_idle_timeout", CONF_TIME, AT(engine_idle_timeout), "3s", 0, 3600, NULL,
+	  R, "an idle connection to an engine is closed after this; below the engine's own limit" },
+	{ "router", "engine_key", CONF_TEXT, AT(engine_key), "", 0, 0, NULL, R | CONF_SECRET,
+	  "bearer key that engines want from us; with api_keys it replaces the client's" },
+	{ "router", "engine_requests_max", CONF_UINT, AT(engine_requests_max), "1024", 1, 1e6, NULL,
+	  R, "requests in one engine at once; beyond, they wait in the router" },
+	{ "router", "first_byte_timeout", CONF_TIME, AT(first_byte_timeout), "600s", 0.001, 86400,
+	  NULL, F, "from dispatch to the engine's first byte" },
+	{ "router", "forwarded_for", CONF_BOOL, AT(forwarded_for), "no", 0, 0, NULL, R,
+	  "add x-forwarded-for towards engines" },
+	{ "router", "head_timeout", CONF_TIME, AT(head_timeout), "10s", 0.001, 3600, NULL, R,
+	  "from a request's first byte to the end of its head" },
+	{ "router", "health_period", CONF_TIME, AT(health_period), "1s", 0.01, 3600, NULL, R,
+	  "between checks of an engine that does not answer" },
+	{ "router", "health_timeout", CONF_TIME, AT(health_timeout), "2s", 0.01, 3600, NULL, R,
+	  "for one such check" },
+	{ "router", "io", CONF_CHOICE, AT(io), "auto", 0, 0, io_kinds, 0, "event loop" },
+	{ "router", "keepalive_timeout", CONF_TIME, AT(keepalive_timeout), "75s", 0, 86400, NULL, R,
+	  "an idle client connection is closed after this" },
+	{ "router", "listen", CONF_TEXT, AT(listen), "127.0.0.1:8080", 0, 0, NULL, 0,
+	  "where clients connect: ADDRESS:PORT, :PORT (all of IPv4), [::]:PORT or unix:PATH" },
+	{ "router", "log_format", CONF_CHOICE, AT(log_format), "json", 0, 0, log_formats, R,
+	  "of lines on stderr" },
+	{ "router", "log_level", CONF_CHOICE, AT(log_level), "info", 0, 0, log_levels, R,
+	  "lines above it are left out" },
+	{ "router", "max_body", CONF_BYTES, AT(max_body), "64M", 1024, 1ll << 32, NULL, R,
+	  "longest request body; beyond, 413" },
+	{ "router", "models_period", CONF_TIME, AT(models_period), "30s", 0.1, 86400, NULL, R,
+	  "between readings of an engine's model list" },
+	{ "router", "on_half_close", CONF_CHOICE, AT(on_half_close), "abort", 0, 0, half_closes, R,
+	  "when a client closes its sending side before the answer" },
+	{ "router", "paths", CONF_TEXT, AT(paths_text), "", 0, 0, NULL, R,
+	  "further path prefixes to forward, comma-separated; all opens every path" },
+	{ "router", "prefix_blocks", CONF_UINT, AT(prefix_blocks), "65536", 1024, 262144, NULL, 0,
+	  "room for content blocks per engine in the prefix index" },
+	{ "router", "queue_max", CONF_UINT, AT(queue_max), "1024", 0, 1e6, NULL, R,
+	  "requests that wait for room in an engine; beyond, 429" },
+	{ "router", "queue_timeout", CONF_TIME, AT(queue_timeout), "30s", 0, 86400, NULL, F,
+	  "longest wait for room; then 429 with Retry-After" },
+	{ "router", "receive_buffer_size", CONF_BYTES, AT(receive_buffer_size), "16K", 1024, 65536,
+	  NULL, 0, "of one buffer" },
+	{ "router", "receive_buffers", CONF_UINT, AT(receive_buffers), "1024", 16, 32768, NULL, 0,
+	  "buffers of the event loop, a power of two" },
+	{ "router", "region", CONF_TEXT, AT(region), "", 0, 0, NULL, 0,
+	  "directory of the shared memory; empty looks for /run/turnward and its kin" },
+	{ "router", "responses", CONF_UINT, AT(responses), "65536", 64, 1 << 24, NULL, 0,
+	  "response ids whose engine is remembered" },
+	{ "router", "retry_reused", CONF_BOOL, AT(retry_reused), "yes", 0, 0, NULL, R,
+	  "send once more when a kept connection closed before any byte of the answer" },
+	{ "router", "ring_entries", CONF_UINT, AT(ring_entries), "4096", 256, 32768, NULL, 0,
+	  "of io_uring's submission queue, a power of two" },
+	{ "router", "session_headers", CONF_TEXT, AT(session_headers_text), SESSION_HEADERS, 0, 0,
+	  NULL, R, "headers that name a session, comma-separated, the first present counts" },
+	{ "router", "sessions", CONF_UINT, AT(sessions), "65536", 64, 1 << 24, NULL, 0,
+	  "sessions whose home and length are remembered" },
+	{ "router", "stream_idle_timeout", CONF_TIME, AT(stream_idle_timeout), "60s", 0.001, 86400,
+	  NULL, F, "longest pause within an engine's answer" },
+	{ "router", "time_scale", CONF_REAL, AT(time_scale), "1", 0.001, 1000, NULL, R,
+	  "for engines this much faster than life: divides their times, multiplies their rates" },
+
+	{ "policy", "migration_burst", CONF_REAL, AT(migration_burst), "8", 0, 1e6, NULL, R,
+	  "moves that the pool may make at once" },
+	{ "policy", "migration_rate", CONF_REAL, AT(migration_rate), "1", 0, 1e6, NULL,
+	  R | CONF_PER_S, "moves that the pool may make in the long run [1/s]" },
+	{ "policy", "overdue_rescue", CONF_TIME, AT(overdue_rescue), "6s", 0, 3600, NULL, F,
+	  "a stream without an event on an engine this much overdue goes elsewhere; 0 is off" },
+	{ "policy", "piece_tokens", CONF_UINT, AT(piece_tokens), "0", 0, 1e6, NULL, R,
+	  "length of staged pieces; 0 is by the engine's step" },
+	{ "policy", "stage", CONF_CHOICE, AT(stage), "off", 0, 0, stages, R,
+	  "how long uncached prompts are let into an engine" },
+	{ "policy", "ttft_quantile", CONF_REAL, AT(ttft_quantile), "0.9", 0.01, 1, NULL, R,
+	  "of recent first tokens, as the policy sees them" },
+	{ "policy", "ttft_window", CONF_TIME, AT(ttft_window), "30s", 0.001, 3600, NULL, F,
+	  "how far recent first tokens reach back" },
+	POLICY_CHOICE_PARAMS(CHOICE)
+	POLICY_REAL_PARAMS(REAL)
+
+	{ "engine", "any_model", CONF_BOOL, IN(any_model), "no", 0, 0, NULL, N,
+	  "takes every model name, whatever its list says" },
+	{ "engine", "key", CONF_TEXT, IN(key), "", 0, 0, NULL, N | CONF_SECRET,
+	  "bearer key of this engine; empty is engine_key" },
+	{ "engine", "kind", CONF_CHOICE, IN(kind), "auto", 0, 0, engine_kinds, N,
+	  "server software" },
+	{ "engine", "kv_capacity", CONF_UINT, IN(kv_capacity), "0", 0, 1e9, NULL, N,
+	  "tokens of its KV cache; 0 is what its agent says" },
+	{ "engine", "url", CONF_TEXT, IN(url), "", 0, 0, NULL, N,
+	  "http://HOST:PORT or unix:PATH" },
+	{ "engine", "weight", CONF_REAL, IN(weight), "1", 0, 100, NULL, N,
+	  "share of the load; 0 takes work only if nothing else can" },
+	{ 0 }
+};
+/* clang-format on */
+
+static_assert(sizeof(((struct settings_engine *)0)->name) ==
+		      sizeof(((struct addr_engine *)0)->name),
+	      "copied whole");
+static_assert(sizeof(router_keys) / sizeof(*router_keys) <= CONF_KEYS_MAX,
+	      "origins are kept for all");
+
+/* ---- the command line ---- */
+
+int settings_note(struct settings_given *given, int id, const char *value)
+{
+	static const char *const keys[] = {
+		[SETTINGS_OPT_LISTEN - SETTINGS_OPT_FILE] = "listen",
+		[SETTINGS_OPT_ADMIN - SETTINGS_OPT_FILE] = "admin",
+		[SETTINGS_OPT_REGION - SETTINGS_OPT_FILE] = "region",
+		[SETTINGS_OPT_POLICY - SETTINGS_OPT_FILE] = "policy",
+		[SETTINGS_OPT_IO - SETTINGS_OPT_FILE] = "io",
+		[SETTINGS_OPT_MAX_BODY - SETTINGS_OPT_FILE] = "max_body",
+		[SETTINGS_OPT_ENGINE - SETTINGS_OPT_FILE] = "",
+	};
+
+	if (id < SETTINGS_OPT_FILE || id > SETTINGS_OPT_MAX_BODY)
+		return -ENOENT;
+	if (id == SETTINGS_OPT_FILE) {
+		given->file = value;
+		return 0;
+	}
+	if (given->nr == SETTINGS_GIVEN_MAX)
+		return -ENOSPC;
+	given->item[given->nr].key = keys[id - SETTINGS_OPT_FILE];
+	given->item[given->nr++].value = value;
+	return 0;
+}
+
+/* ---- loading ---- */
+
+struct loading {
+	struct router_settings *settings;
+	struct conf *conf;
+	char why[CONF_ERROR_MAX];
+};
+
+static int complain(struct conf *conf, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(conf->error, sizeof(conf->error), format, args);
+	va_end(args);
+	return -EINVAL;
+}
+
+static struct settings_engine *engine_named(struct router_settings *settings, const char *name)
+{
+	for (unsigned i = 0; i < settings->engines_nr; i++)
+		if (!strcmp(settings->engines[i].name, name))
+			return &settings->engines[i];
+	return NULL;
+}
+
+static struct settings_engine *engine_new(struct router_settings *settings, const char *name)
+{
+	struct settings_engine *engine;
+
+	if (settings->engines_nr == STATE_ENGINES_MAX)
+		return NULL;
+	engine = &settings->engines[settings->engines_nr++];
+	conf_entry_init(router_keys, "engine", engine);
+	snprintf(engine->name, sizeof(engine->name), "%s", name);
+	return engine;
+}
+
+/* [engine NAME] and its keys. */
+static int on_engine(void *ctx, const char *section, const char *title, const struct conf_key *key,
+		     const char *value, const char **why)
+{
+	struct loading *loading = ctx;
+	struct router_settings *settings = loading->settings;
+
+	*why = loading->why;
+	if (key)
+		return conf_value(key, &settings->engines[settings->engines_nr - 1], value,
+				  loading->why, sizeof(loading->why));
+	if (!addr_engine_name_valid(title)) {
+		*why = "a name has letters, digits and . _ -, at most 32, the first a letter or "
+		       "digit";
+		return -EINVAL;
+	}
+	if (engine_named(settings, title)) {
+		*why = "this engine has a section already";
+		return -EINVAL;
+	}
+	if (!engine_new(settings, title)) {
+		snprintf(loading->why, sizeof(loading->why), "more than %d engines",
+			 STATE_ENGINES_MAX);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+/* --engine [NAME=]URL: another URL for the engine of that name, or one more. */
+static int give_engine(struct router_settings *settings, struct conf *conf, const char *text)
+{
+	struct addr_engine at;
+	struct settings_engine *engine;
+	char why[ADDR_WHY_MAX];
+
+	if (addr_engine_parse(&at, text, why))
+		return complain(conf, "--engine %.150s: %s", text, why);
+	engine = engine_named(settings, at.name);
+	if (!engine)
+		engine = engine_new(settings, at.name);
+	if (!engine)
+		return complain(conf, "--engine %.150s: more than %d engines", text,
+				STATE_ENGINES_MAX);
+	if (strlen(at.url) >= sizeof(engine->url))
+		return complain(conf, "--engine %.150s: the URL is too long", text);
+	snprintf(engine->url, sizeof(engine->url), "%s", at.url);
+	return 0;
+}
+
+static int apply_given(struct router_settings *settings, struct conf *conf,
+		       const struct settings_given *given)
+{
+	int err = 0;
+
+	for (unsigned i = 0; i < given->nr && !err; i++) {
+		const char *key = given->item[i].key, *value = given->item[i].value;
+
+		if (!key)
+			err = conf_set(conf, settings, value);
+		else if (!*key)
+			err = give_engine(settings, conf, value);
+		else
+			err = conf_set_key(conf, settings, key, value);
+	}
+	return err ? -EDOM : 0;
+}
+
+/* ---- what must hold between keys ---- */
+
+/* Splits at commas and spaces; `good` judges a word. */
+static int split_list(struct conf *conf, const char *key, const char *text,
+		      struct settings_list *ret_list, int (*good)(const char *word),
+		      const char *what)
+{
+	ret_list->nr = 0;
+	for (text += strspn(text, ", "); *text; text += strspn(text, ", ")) {
+		size_t len = strcspn(text, ", ");
+		char *word = ret_list->word[ret_list->nr];
+
+		if (ret_list->nr == SETTINGS_LIST_MAX)
+			return complain(conf, "%s: more than %d entries", key, SETTINGS_LIST_MAX);
+		if (len >= SETTINGS_WORD_MAX)
+			return complain(conf, "%s: '%.*s' is longer than %d", key, (int)len, text,
+					SETTINGS_WORD_MAX - 1);
+		memcpy(word, text, len);
+		word[len] = '\0';
+		if (!good(word))
+			return complain(conf, "%s: '%s' is no %s", key, word, what);
+		ret_list->nr++;
+		text += len;
+	}
+	return 0;
+}
+
+static int path_good(const char *word)
+{
+	return word[0] == '/' || !strcmp(word, "all");
+}
+
+/* A field name as HTTP has it; made lower case in passing. */
+static int header_good(const char *word)
+{
+	static const char others[] = "!#$%&'*+-.^_`|~";
+
+	for (char *c = (char *)word; *c; c++) {
+		if (!isascii(*c) || (!isalnum((unsigned char)*c) && !strchr(others, *c)))
+			return 0;
+		*c = (char)tolower((unsigned char)*c);
+	}
+	return 1;
+}
+
+static int check_lists(struct router_settings *s, struct conf *conf)
+{
+	int err = split_list(conf, "paths", s->paths_text, &s->paths, path_good,
+			     "path: it must begin with /, or be all");
+
+	if (err)
+		return err;
+	for (unsigned i = 0; i < s->paths.nr; i++)
+		s->paths_all |= s->paths.word[i][0] != '/';
+	return split_list(conf, "session_headers", s->session_headers_text, &s->session_headers,
+			  header_good, "header's name");
+}
+
+static int check_addresses(struct router_settings *s, struct conf *conf)
+{
+	char why[ADDR_WHY_MAX];
+
+	if (addr_parse(&s->listen_addr, s->listen, why))
+		return complain(conf, "listen = %s: %s", s->listen, why);
+	if (!s->admin[0])
+		return 0;
+	if (addr_parse(&s->admin_addr, s->admin, why))
+		return complain(conf, "admin = %s: %s", s->admin, why);
+	if (!addr_is_local(&s->admin_addr))
+		return complain(conf, "admin = %s: must be a loopback address or unix:PATH",
+				s->admin);
+	if (addr_equal(&s->listen_addr, &s->admin_addr))
+		return complain(conf, "admin = %s: is where clients connect; give it its own",
+				s->admin);
+	return 0;
+}
+
+static int check_engines(struct router_settings *s, struct conf *conf)
+{
+	char why[ADDR_WHY_MAX];
+
+	for (unsigned i = 0; i < s->engines_nr; i++) {
+		struct settings_engine *engine = &s->engines[i];
+
+		if (!engine->url[0])
+			return complain(conf, "[engine %s]: url is missing", engine->name);
+		if (addr_engine_parse(&engine->at, engine->url, why))
+			return complain(conf, "[engine %s]: url = %s: %s", engine->name,
+					engine->url, why);
+		memcpy(engine->at.name, engine->name, sizeof(engine->at.name));
+		for (unsigned k = 0; k < i; k++)
+			if (addr_equal(&s->engines[k].at.addr, &engine->at.addr))
+				return complain(conf, "engines %s and %s are the same: %s",
+						s->engines[k].name, engine->name, engine->url);
+	}
+	return 0;
+}
+
+static int power_of_two(uint64_t n)
+{
+	return n && !(n & (n - 1));
+}
+
+static int check_numbers(const struct router_settings *s, struct conf *conf)
+{
+	if (!power_of_two(s->receive_buffers))
+		return complain(conf, "receive_buffers = %lu: must be a power of two",
+				s->receive_buffers);
+	if (!power_of_two(s->ring_entries))
+		return complain(conf, "ring_entries = %lu: must be a power of two",
+				s->ring_entries);
+	if (s->max_body > s->body_memory)
+		return complain(conf,
+				"max_body is larger than body_memory, which is for all bodies");
+	if (s->policy.warm_threshold > s->policy.heavy_threshold)
+		return complain(conf, "warm_threshold is larger than heavy_threshold");
+	return 0;
+}
+
+int settings_load(struct router_settings *ret_settings, struct conf *conf,
+		  const struct settings_given *given)
+{
+	struct loading loading = { .settings = ret_settings, .conf = conf };
+	int err = 0;
+
+	memset(ret_settings, 0, sizeof(*ret_settings));
+	conf_init(conf, router_keys, ret_settings);
+	if (given->file)
+		err = conf_file(conf, ret_settings, given->file, on_engine, &loading);
+	if (!err)
+		err = apply_given(ret_settings, conf, given);
+	if (!err)
+		err = check_addresses(ret_settings, conf);
+	if (!err)
+		err = check_lists(ret_settings, conf);
+	if (!err)
+		err = check_numbers(ret_settings, conf);
+	if (!err)
+		err = check_engines(ret_settings, conf);
+	return err;
+}
+
+void settings_scale(struct router_settings *settings)
+{
+	if (settings->time_scale != 1)
+		conf_scale(router_keys, NULL, settings, settings->time_scale);
+}
+
+const char *settings_needs_restart(const struct router_settings *now,
+				   const struct router_settings *wanted)
+{
+	char have[SETTINGS_PATH_MAX + 1], want[SETTINGS_PATH_MAX + 1];
+
+	for (const struct conf_key *key = router_keys; key->name; key++) {
+		if (key->flags & (CONF_RELOAD | CONF_NAMED))
+			continue;
+		conf_text(key, now, have, sizeof(have));
+		conf_text(key, wanted, want, sizeof(want));
+		if (strcmp(have, want))
+			return key->name;
+	}
+	return NULL;
+}
+
+/* ---- showing ---- */
+
+static void dump_key(const struct conf_key *key, const void *settings, FILE *out)
+{
+	char text[SETTINGS_PATH_MAX + 1];
+
+	conf_text(key, settings, text, sizeof(text));
+	if (key->flags & CONF_SECRET && text[0])
+		snprintf(text, sizeof(text), "***");
+	fprintf(out, "%s =%s%s", key->name, text[0] ? " " : "", text);
+}
+
+void settings_dump(const struct router_settings *settings, const struct conf *conf,
+		   const char *file, FILE *out)
+{
+	const char *section = "";
+
+	for (int i = 0; router_keys[i].name; i++) {
+		const struct conf_key *key = &router_keys[i];
+
+		if (key->flags & CONF_NAMED)
+			continue;
+		if (strcmp(section, key->section))
+			fprintf(out, "%s[%s]\n", *section ? "\n" : "", key->section);
+		section = key->section;
+		dump_key(key, settings, out);
+		if (conf->origin[i] == CONF_FILE)
+			fprintf(out, " # %s:%d\n", file, conf->line[i]);
+		else
+			fprintf(out, " # %s\n",
+				conf->origin[i] == CONF_OPTION ? "option" : "default");
+	}
+	for (unsigned i = 0; i < settings->engines_nr; i++) {
+		fprintf(out, "\n[engine %s]\n", settings->engines[i].name);
+		for (const struct conf_key *key = router_keys; key->name; key++)
+			if (key->flags & CONF_NAMED) {
+				dump_key(key, &settings->engines[i], out);
+				fprintf(out, "\n");
+			}
+	}
+}
+
+int settings_write_example(int fd)
+{
+	return conf_write_example(router_keys, fd);
+}
