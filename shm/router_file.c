@@ -6,6 +6,7 @@
 #include "shm/base/scoped.h"
 #include "shm/files.h"
 #include "shm/refuse.h"
+#include "shm/words.h"
 
 enum {
 	JOURNAL_RECORDS = 16384,
@@ -134,7 +135,8 @@ static int entry_get(const struct region_file *file, enum router_section section
 	assert(section < ROUTER_SECTIONS_NR);
 	if (!directory_complete(file))
 		return 0;
-	memcpy(&e, &directory_of(file)->entry[section], sizeof(e));
+	/* Read once, before it is judged. */
+	words_get(&e, (const _Atomic uint64_t *)&directory_of(file)->entry[section], sizeof(e));
 	if (e.id != section + 1 || e.offset % SECTION_ALIGN != 0 || e.offset > file->size ||
 	    e.size > file->size - e.offset ||
 	    e.offset < REGION_PAYLOAD + sizeof(struct router_directory))
