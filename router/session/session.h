@@ -20,6 +20,7 @@ enum {
 	SESSION_NO_ENGINE = 0xffff, /* as an engine's index */
 	SESSION_MOVES_KEPT = 5,     /* turns of which it is remembered whether they moved */
 	SESSION_INFER_BLOCKS = 512, /* blocks a turn may add and still be recognised: 256 KiB */
+	SESSIONS_MAX = 1 << 20,     /* entries of a section */
 };
 
 #define SESSION_UNKNOWN UINT64_MAX /* of a count that was not reported */

@@ -81,14 +81,15 @@ uint64_t tokens_median(const struct tokens *tokens, uint64_t model);
 /* Content bytes per token of the model's prompts as seen, 0 = nothing seen. */
 double tokens_bytes_per_token(const struct tokens *tokens, uint64_t model);
 
-/* The engine reported `exact` prompt tokens for this prompt. `stamp`: any clock that only grows. */
+/* The engine reported `exact` prompt tokens for this prompt; NULL = a body that could not be read,
+ * then only the median learns. `stamp`: any clock that only grows. */
 void tokens_learn(struct tokens *tokens, uint64_t model, const struct tokens_prompt *prompt,
 		  uint64_t exact, uint64_t stamp);
 
 /* -ENOENT for a model that never reported. Any process. */
 int tokens_stats(const struct tokens *tokens, uint64_t model, struct tokens_model_stats *ret_stats);
 
-/* Bytes of text that were counted. */
+/* Bytes of text that were counted (a run of white space as one). */
 uint64_t tokens_bytes(const struct tokens_prompt *prompt);
 
 #endif
