@@ -221,6 +221,7 @@ int loop_new(struct loop **ret_loop, const struct loop_params *params, loop_hand
 	int err;
 
 	assert(params->buffers > 0 && (params->buffers & (params->buffers - 1)) == 0);
+	assert(params->buffers <= LOOP_BUFFERS_MAX);
 	assert(params->handles_max > 0 && params->buffer_size > 0);
 	*ret_why = "out of memory";
 	if (!loop)

@@ -11,7 +11,11 @@
  *  - loop_close() cancels whatever is pending, waits for each operation's own last completion,
  * closes the descriptor, then reports LOOP_CLOSED, the last event of that handle. No event but
  * LOOP_SENT (so that the bytes can be freed) and LOOP_CLOSED comes after the call;
- *  - nothing is delivered from inside a call into the loop, only from loop_turn().
+ *    After it calls for that handle other than loop_close() and loop_pause() are a bug;
+ *  - nothing is delivered from inside a call into the loop, only from loop_turn();
+ *  - an error is told once and ends its direction: what remains is loop_close(). A stream's end is
+ * told once, too; the other direction goes on. SIGPIPE is never raised;
+ *  - one thread makes a loop and turns it, and it does not survive fork(): make it in the child.
  */
 #ifndef TURNWARD_SHM_LOOP_LOOP_H
 #define TURNWARD_SHM_LOOP_LOOP_H
@@ -74,6 +78,7 @@ int loop_fd(const struct loop *loop, int handle);
 /* Keeps accepting until loop_pause(). After -EMFILE/-ENFILE the loop stops by itself: resume later.
  */
 void loop_accept(struct loop *loop, int handle);
+/* -EAGAIN tells that a Unix listener's queue is full. Sending waits for LOOP_CONNECTED. */
 void loop_connect(struct loop *loop, int handle, const struct sockaddr *addr, socklen_t len);
 
 /*
@@ -96,11 +101,14 @@ void loop_pause(struct loop *loop, int handle);
  */
 void loop_fill(struct loop *loop, int handle, void *into, size_t len);
 
-/* Sends iov[0..n), n <= LOOP_IOV_MAX; the array is copied, the bytes are owned until LOOP_SENT. */
+/*
+ * Sends iov[0..n), n <= LOOP_IOV_MAX, at least a byte and at most INT_MAX; the array is copied, the
+ * bytes are owned until LOOP_SENT.
+ */
 enum { LOOP_IOV_MAX = 8 };
 void loop_send(struct loop *loop, int handle, const struct iovec *iov, int n);
 
-/* LOOP_READABLE each time the descriptor turns readable, until closed. */
+/* LOOP_READABLE each time the descriptor turns readable, until closed: read it until EAGAIN. */
 void loop_watch(struct loop *loop, int handle);
 
 /* See the head comment. The tag stays with the handle until LOOP_CLOSED. */
@@ -116,6 +124,8 @@ int loop_turn(struct loop *loop, uint64_t timeout_ns);
 
 struct loop_stats {
 	uint64_t turns, events, receives, sends, buffers_exhausted, overflows;
+	uint64_t
+		late; /* completions for a former owner of a handle, dropped: 0 on a sound kernel */
 	unsigned buffers_out; /* not given back yet */
 };
 void loop_stats_get(const struct loop *loop, struct loop_stats *ret_stats);

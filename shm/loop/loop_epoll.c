@@ -147,7 +147,11 @@ static void try_send(struct loop *loop, int handle)
 	struct loop_handle *h = &loop->handles[handle];
 
 	for (;;) {
-		ssize_t sent = sendmsg(h->fd, &h->msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+		struct iovec *iov = h->msg.msg_iov;
+		const int flags = MSG_NOSIGNAL | MSG_DONTWAIT;
+		ssize_t sent = h->msg.msg_iovlen == 1
+				       ? send(h->fd, iov->iov_base, iov->iov_len, flags)
+				       : sendmsg(h->fd, &h->msg, flags);
 
 		if (sent >= 0) {
 			if (loop_send_advance(h, (size_t)sent)) {

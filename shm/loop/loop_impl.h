@@ -87,7 +87,11 @@ struct loop {
 	char why[256];
 };
 
-enum { LOOP_ACCEPTS_PER_TURN = 64, LOOP_DONE_ROUNDS = 4 };
+enum {
+	LOOP_ACCEPTS_PER_TURN = 64,
+	LOOP_DONE_ROUNDS = 4,
+	LOOP_BUFFERS_MAX = 32768, /* of a ring of buffers in the kernel */
+};
 
 static inline uint8_t *loop_buffer(const struct loop *loop, int buffer)
 {

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include "shm/base/scoped.h"
 
@@ -23,7 +24,7 @@ enum {
 	TRIAL_RING_BYTES = 4096,
 };
 
-enum trial_op { TRIAL_RECEIVE = 1, TRIAL_CANCEL, TRIAL_SEND };
+enum trial_op { TRIAL_RECEIVE = 1, TRIAL_CANCEL, TRIAL_SEND, TRIAL_ACCEPT, TRIAL_CONNECT };
 
 struct trial {
 	struct io_uring *ring;
@@ -32,22 +33,38 @@ struct trial {
 	int near, far; /* the pair's ends; the ring works on the near one */
 };
 
-/* One completion of `op`: its result, flags in *ret_flags. A silent kernel is -ETIME, a wrong one
- * -ENOTSUP. */
-static int await(struct trial *t, enum trial_op op, unsigned *ret_flags)
+struct completion {
+	uint64_t op;
+	int res;
+	unsigned flags;
+};
+
+/* Submits and waits for one completion; a silent kernel is -ETIME. */
+static int next_completion(struct trial *t, struct completion *ret)
 {
 	struct __kernel_timespec second = { .tv_sec = 1 };
 	struct io_uring_cqe *cqe;
-	int res, err = io_uring_submit_and_wait_timeout(t->ring, &cqe, 1, &second, NULL);
+	int err = io_uring_submit_and_wait_timeout(t->ring, &cqe, 1, &second, NULL);
 
 	if (err < 0)
 		return err;
 	if (io_uring_peek_cqe(t->ring, &cqe) != 0)
 		return -ETIME;
-	res = cqe->user_data == op ? cqe->res : -ENOTSUP;
-	*ret_flags = cqe->flags;
+	*ret = (struct completion){ .op = cqe->user_data, .res = cqe->res, .flags = cqe->flags };
 	io_uring_cqe_seen(t->ring, cqe);
-	return res;
+	return 0;
+}
+
+/* The result of `op`, which must come next. */
+static int await(struct trial *t, enum trial_op op, unsigned *ret_flags)
+{
+	struct completion got;
+	int err = next_completion(t, &got);
+
+	if (err)
+		return err;
+	*ret_flags = got.flags;
+	return got.op == op ? got.res : -ENOTSUP;
 }
 
 static int check_opcodes(struct trial *t)
@@ -159,27 +176,20 @@ static int check_exhaustion(struct trial *t)
 static int check_cancel(struct trial *t)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(t->ring);
-	struct __kernel_timespec second = { .tv_sec = 1 };
-	int left = 2;
 
 	if (!sqe)
 		return -EBUSY;
 	io_uring_prep_cancel_fd(sqe, t->near, IORING_ASYNC_CANCEL_ALL);
 	io_uring_sqe_set_data64(sqe, TRIAL_CANCEL);
-	for (; left > 0; left--) {
-		struct io_uring_cqe *cqe;
-		int err = io_uring_submit_and_wait_timeout(t->ring, &cqe, 1, &second, NULL);
-		bool wrong;
+	for (int left = 2; left > 0; left--) {
+		struct completion got;
+		int err = next_completion(t, &got);
 
-		if (err < 0)
+		if (err)
 			return err;
-		if (io_uring_peek_cqe(t->ring, &cqe) != 0)
-			return -ETIME;
-		wrong = cqe->user_data == TRIAL_CANCEL
-				? cqe->res < 0
-				: cqe->res != -ECANCELED || (cqe->flags & IORING_CQE_F_MORE);
-		io_uring_cqe_seen(t->ring, cqe);
-		if (wrong)
+		if (got.op == TRIAL_CANCEL
+			    ? got.res < 0
+			    : got.res != -ECANCELED || (got.flags & IORING_CQE_F_MORE))
 			return -ENOTSUP;
 	}
 	return 0;
@@ -200,6 +210,41 @@ static int check_send(struct trial *t)
 	return recv(t->far, got, sizeof(got), MSG_DONTWAIT) == 6 ? 0 : -ENOTSUP;
 }
 
+/* Both ends through the ring, the accept first and on a non-blocking listener: it must wait. */
+static int check_connect(struct trial *t)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	socklen_t len = sizeof(addr.sun_family); /* the kernel finds a free abstract name */
+	scoped(fd_drop) int listener =
+		socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	scoped(fd_drop) int dialler =
+		socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	struct io_uring_sqe *sqe = io_uring_get_sqe(t->ring);
+
+	if (!sqe || listener < 0 || dialler < 0 ||
+	    bind(listener, (struct sockaddr *)&addr, len) < 0 || listen(listener, 1) < 0)
+		return -errno;
+	len = sizeof(addr);
+	if (getsockname(listener, (struct sockaddr *)&addr, &len) < 0)
+		return -errno;
+	io_uring_prep_accept(sqe, listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	io_uring_sqe_set_data64(sqe, TRIAL_ACCEPT);
+	if (io_uring_submit(t->ring) < 0 || !(sqe = io_uring_get_sqe(t->ring)))
+		return -EBUSY;
+	io_uring_prep_connect(sqe, dialler, (struct sockaddr *)&addr, len);
+	io_uring_sqe_set_data64(sqe, TRIAL_CONNECT);
+	for (int left = 2; left > 0; left--) {
+		struct completion got;
+		int err = next_completion(t, &got);
+
+		if (err || got.res < 0)
+			return err ? err : got.res;
+		if (got.op == TRIAL_ACCEPT)
+			close(got.res);
+	}
+	return 0;
+}
+
 static int run_steps(struct trial *t, const char **ret_step)
 {
 	static const struct {
@@ -212,6 +257,7 @@ static int run_steps(struct trial *t, const char **ret_step)
 		{ "a receive without a buffer", check_exhaustion },
 		{ "cancelling by descriptor", check_cancel },
 		{ "sending", check_send },
+		{ "connecting and accepting", check_connect },
 	};
 
 	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "shm/loop/loop_impl.h"
@@ -58,11 +59,11 @@ static long read_number(const char *path)
 	return number;
 }
 
-static unsigned long memlock_kib(void)
+static size_t memlock_bytes(void)
 {
 	struct rlimit limit;
 
-	return getrlimit(RLIMIT_MEMLOCK, &limit) == 0 ? (unsigned long)(limit.rlim_cur / 1024) : 0;
+	return getrlimit(RLIMIT_MEMLOCK, &limit) == 0 ? (size_t)limit.rlim_cur : 0;
 }
 
 static void explain_setup(int err, char *why, size_t why_size)
@@ -80,9 +81,9 @@ static void explain_setup(int err, char *why, size_t why_size)
 	case -ENOMEM:
 		snprintf(
 			why, why_size,
-			"io_uring finds no memory it may lock (ENOMEM): RLIMIT_MEMLOCK is %lu KiB, "
+			"io_uring finds no memory it may lock (ENOMEM): RLIMIT_MEMLOCK is %zu KiB, "
 			"too little for %d entries",
-			memlock_kib(), ENTRIES_MIN);
+			memlock_bytes() / 1024, ENTRIES_MIN);
 		break;
 	case -EINVAL:
 		snprintf(why, why_size,
@@ -102,32 +103,15 @@ static unsigned power_of_two(unsigned n)
 	return p;
 }
 
-/* Halves the ring until the memory that may be locked suffices. */
-static int make_ring(struct uring_loop *ur, const struct loop_params *params, unsigned *ret_entries)
+static int make_ring(struct uring_loop *ur, unsigned entries, unsigned completions)
 {
-	unsigned entries =
-		power_of_two(params->entries > ENTRIES_MIN ? params->entries : ENTRIES_MIN);
-	/* All buffers and two operations of each handle may complete before one is looked at. */
-	unsigned completions = power_of_two(params->buffers + 2 * params->handles_max);
-	int err;
+	struct io_uring_params p = {
+		.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
+			 IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP,
+		.cq_entries = completions > 2 * entries ? completions : 2 * entries,
+	};
 
-	for (;; entries /= 2, completions /= 2) {
-		struct io_uring_params p = {
-			.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
-				 IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP,
-			.cq_entries = completions < COMPLETIONS_MAX ? completions : COMPLETIONS_MAX,
-		};
-
-		if (p.cq_entries < 2 * entries)
-			p.cq_entries = 2 * entries;
-		err = io_uring_queue_init_params(entries, &ur->ring, &p);
-		if (err == 0) {
-			*ret_entries = p.sq_entries;
-			return 0;
-		}
-		if (err != -ENOMEM || entries <= ENTRIES_MIN)
-			return err;
-	}
+	return io_uring_queue_init_params(entries, &ur->ring, &p);
 }
 
 static void add_buffer(struct loop *loop, int buffer, int offset)
@@ -165,6 +149,68 @@ static int make_buffers(struct loop *loop, struct uring_loop *ur)
 	return 0;
 }
 
+/* One attempt at a ring of this size; *ret_step stays NULL when the set-up itself failed. */
+static int try_size(struct loop *loop, unsigned entries, unsigned completions,
+		    const char **ret_step)
+{
+	struct uring_loop *ur = loop->impl;
+	int err;
+
+	*ret_step = NULL;
+	err = make_ring(ur, entries, completions);
+	if (err)
+		return err;
+	err = loop_uring_selftest(&ur->ring, ret_step);
+	if (err == 0) {
+		*ret_step = "registering the receive buffers";
+		err = make_buffers(loop, ur);
+	}
+	if (err)
+		io_uring_queue_exit(&ur->ring);
+	return err;
+}
+
+/* What the kernel locks: both queues, the ring of buffers and that of the self-test, and some
+ * pages. */
+static size_t locked_bytes(const struct loop *loop, unsigned entries, unsigned completions)
+{
+	return (size_t)entries * (sizeof(struct io_uring_sqe) + sizeof(uint32_t)) +
+	       (size_t)completions * sizeof(struct io_uring_cqe) +
+	       (size_t)loop->params.buffers * sizeof(struct io_uring_buf) + 16 * 1024;
+}
+
+/*
+ * Halves the ring until the memory that may be locked suffices. A closed ring, of this attempt or
+ * of a predecessor, is charged a little longer: a size that should fit is tried again before a
+ * smaller one.
+ */
+static int fit_ring(struct loop *loop, unsigned *entries, const char **ret_step)
+{
+	const struct timespec pause = { .tv_nsec = 20 * 1000 * 1000 };
+	const struct loop_params *params = &loop->params;
+	/* All buffers and two operations of each handle may complete before one is looked at. */
+	unsigned completions = power_of_two(params->buffers + 2 * params->handles_max);
+
+	if (completions > COMPLETIONS_MAX)
+		completions = COMPLETIONS_MAX;
+	*entries = power_of_two(params->entries > ENTRIES_MIN ? params->entries : ENTRIES_MIN);
+	for (int pauses_left = 10;;) {
+		int err = try_size(loop, *entries, completions, ret_step);
+
+		if (err != -ENOMEM)
+			return err;
+		if (locked_bytes(loop, *entries, completions) <= memlock_bytes() &&
+		    pauses_left-- > 0) {
+			nanosleep(&pause, NULL);
+			continue;
+		}
+		if (*entries <= ENTRIES_MIN)
+			return err;
+		*entries /= 2;
+		completions /= 2;
+	}
+}
+
 static int uring_start(struct loop *loop, char *why, size_t why_size)
 {
 	struct uring_loop *ur = calloc(1, sizeof(*ur));
@@ -175,22 +221,14 @@ static int uring_start(struct loop *loop, char *why, size_t why_size)
 	snprintf(why, why_size, "io_uring: out of memory");
 	if (!ur)
 		return -ENOMEM;
-	err = make_ring(ur, &loop->params, &entries);
-	if (err) {
-		explain_setup(err, why, why_size);
-		free(ur);
-		return err;
-	}
 	loop->impl = ur;
-	err = loop_uring_selftest(&ur->ring, &step);
-	if (err == 0) {
-		step = "registering the receive buffers";
-		err = make_buffers(loop, ur);
-	}
+	err = fit_ring(loop, &entries, &step);
 	if (err) {
-		snprintf(why, why_size, "io_uring does not work here, %s: %s", step,
-			 strerror(-err));
-		io_uring_queue_exit(&ur->ring);
+		if (step && err != -ENOMEM)
+			snprintf(why, why_size, "io_uring does not work here, %s: %s", step,
+				 strerror(-err));
+		else
+			explain_setup(err, why, why_size);
 		free(ur);
 		loop->impl = NULL;
 		return err;
@@ -200,13 +238,12 @@ static int uring_start(struct loop *loop, char *why, size_t why_size)
 	if (entries < loop->params.entries)
 		snprintf(why, why_size,
 			 "io_uring passed its self-test with %u entries instead of %u, since "
-			 "RLIMIT_MEMLOCK is %lu KiB",
-			 entries, loop->params.entries, memlock_kib());
+			 "RLIMIT_MEMLOCK is %zu KiB",
+			 entries, loop->params.entries, memlock_bytes() / 1024);
 	return 0;
 }
 
-/* Descriptors accepted but never told are closed; the rest of the late completions needs nothing.
- */
+/* Descriptors accepted but never told are closed; other late completions need nothing. */
 static void drop_completions(struct uring_loop *ur)
 {
 	struct io_uring_cqe *cqe;
@@ -532,15 +569,29 @@ static void complete_cancel(struct loop *loop, int handle)
 		loop_list_push(loop, LIST_WORK, handle);
 }
 
+/* Not awaited, so of a former owner: what it carries goes back. No kernel should, hence counted. */
+static void drop_late(struct loop *loop, const struct io_uring_cqe *cqe)
+{
+	union op_tag tag = { .u64 = cqe->user_data };
+
+	loop->stats.late++;
+	if (tag.want == WANT_ACCEPT && cqe->res >= 0)
+		close(cqe->res);
+	if (tag.want == WANT_RECEIVE && (cqe->flags & IORING_CQE_F_BUFFER))
+		uring_give_back(loop, (int)(cqe->flags >> IORING_CQE_BUFFER_SHIFT));
+}
+
 static void complete(struct loop *loop, const struct io_uring_cqe *cqe)
 {
 	union op_tag tag = { .u64 = cqe->user_data };
 	int handle = (int)tag.handle;
 	struct loop_handle *h = &loop->handles[handle];
 
-	/* Cannot differ: a handle is free only when nothing of it is armed. */
-	assert(tag.handle < loop->params.handles_max && h->used);
-	assert(tag.generation == (h->generation & 0xffffff) && (h->armed & tag.want));
+	if (tag.handle >= loop->params.handles_max || !h->used || !(h->armed & tag.want) ||
+	    tag.generation != (h->generation & 0xffffff)) {
+		drop_late(loop, cqe);
+		return;
+	}
 	switch (tag.want) {
 	case WANT_ACCEPT:
 		complete_accept(loop, handle, cqe->res);
