@@ -107,6 +107,7 @@ void watch_failed(struct watch *watch, enum watch_failure failure, uint64_t now_
 	switch (failure) {
 	case WATCH_REFUSED:
 		watch->gone = 1;
+		watch->has_progress = 0; /* time without an engine is no time without movement */
 		watch->silent_since_ns = 0;
 		if (++watch->refusals >= WATCH_REFUSALS_DOWN)
 			watch->health = ENGINE_HEALTH_DOWN;
