@@ -85,34 +85,41 @@ struct chat_stream {
 	struct chat_classes classes;
 };
 
-/* Opaque; about 3 KiB, needed only while a body arrives. */
+/* Where counted text was cut off. */
+struct chat_cut {
+	uint8_t escape;  /* the next byte is an escaped one */
+	uint8_t unicode; /* hex digits of an escape still to come */
+	bool space;      /* the last byte counted was white space */
+};
+
+/* Opaque; 4 KiB, needed only while a body arrives. */
 struct chat_scan {
 	struct chat_request req;
 	struct json json;
+	struct json_copy copy;
 	uint64_t seed;
 	uint64_t *blocks;
 	uint32_t blocks_max, blocks_used;
-	uint64_t salt;   /* LoRA and cache_salt */
-	uint64_t number; /* of the token id being read */
 	struct chat_stream part[CHAT_PARTS];
-	uint8_t now;   /* enum chat_part that content goes to */
-	uint8_t key;   /* enum chat_key of the value being read */
-	uint8_t sink;  /* what the current string is for */
-	uint8_t nonce; /* matched bytes of a nonce that may begin here */
-	uint8_t nonce_kind;
-	bool said;  /* the current string has given content */
-	bool space; /* the last class byte was white space */
-	bool first_user_seen, run_of_output, had_type;
-	uint8_t unicode; /* hex digits of a \u escape still to come in counted text */
-	uint32_t assistants, prompts, messages;
-	uint64_t identity_messages;
-	uint32_t n, best_of;
+	struct chat_cut cut;
+	uint64_t salt;              /* LoRA and cache_salt */
+	uint64_t identity_messages; /* up to the first user message */
+	uint32_t n, best_of, messages, assistants, prompts;
 	uint8_t max_tokens_rank;
-	uint8_t where[JSON_DEPTH + 1]; /* enum chat_where of each open container */
-	struct json_copy copy;
-	char role[24], type[32];
-	char text[512]; /* keys and captured values */
+	uint8_t now;               /* enum chat_part that content goes to */
+	uint8_t key;               /* of the value being read */
+	uint8_t sink;              /* what the current string is for */
+	uint8_t nonce_kind, nonce; /* a nonce that may begin here, and how much of it matched */
+	bool said;                 /* the current string has given content */
+	bool first_user_seen;
+	bool in_output;                /* the last item came from the model */
+	bool system_item;              /* the current message is a system prompt */
+	bool text_source;              /* the current document is plain text */
+	uint8_t where[JSON_DEPTH + 1]; /* what each open container is */
+	char role[24], type[32];       /* of the current message */
+	char text[512];                /* keys and captured values */
 	uint8_t block[CHAT_PARTS][LIMIT_CONTENT_BLOCK_BYTES];
+	_Alignas(64) uint8_t media[576]; /* hash of an image's bytes */
 };
 
 /* Block memory a body of that size can need. */

@@ -17,43 +17,63 @@ enum chat_watch_mode {
 	CHAT_WATCH_JSON, /* one document */
 };
 
-/* News of a step, and all of them so far in `seen`. */
+/* What a step brought (each time it comes), and in `seen` all of it so far. */
 enum chat_seen {
-	CHAT_SEEN_EVENT = 1, /* a data event, whatever it holds; comments and [DONE] are none */
-	CHAT_SEEN_TOKEN = 2, /* content, reasoning, tool call or text: the first token is out */
+	CHAT_SEEN_EVENT = 1, /* a data event ended; comments and [DONE] are none */
+	CHAT_SEEN_TOKEN = 2, /* content, reasoning, tool call or text; only in streams */
 	CHAT_SEEN_DONE = 4,  /* [DONE], response.completed/incomplete/failed, message_stop */
 	CHAT_SEEN_ERROR = 8,
-	CHAT_SEEN_USAGE = 16,  /* prompt and completion counts */
+	CHAT_SEEN_USAGE = 16,  /* a count of prompt or completion tokens */
 	CHAT_SEEN_CACHED = 32, /* the engine reports cached tokens */
 	CHAT_SEEN_RESPONSE_ID = 64,
 	CHAT_SEEN_OVERLOAD = 128, /* the error says 429, 503 or overloaded: not processed */
 };
 
-enum { CHAT_WATCH_PATH = 6, CHAT_WATCH_ID = 96, CHAT_WATCH_NAME = 40 };
+enum { CHAT_WATCH_ID = 96, CHAT_WATCH_FIELD = 8 };
+
+/* The counts in their dialects, as far as they were named; later ones replace earlier ones. */
+#define CHAT_COUNTS(X)                                                  \
+	X(PROMPT) /* cached tokens included */                          \
+	X(COMPLETION)                                                   \
+	X(INPUT) /* Anthropic: without the two below; Responses: all */ \
+	X(CACHE_READ)                                                   \
+	X(CACHE_CREATION)                                               \
+	X(CACHED)                                                       \
+	X(TIMED_CACHED) /* llama.cpp's timings */                       \
+	X(TIMED_PROMPT)                                                 \
+	X(TIMED_COMPLETION)
+
+enum chat_count {
+#define X(name) CHAT_COUNT_##name,
+	CHAT_COUNTS(X)
+#undef X
+		CHAT_COUNT_NR
+};
 
 struct chat_watch {
-	uint32_t seen; /* enum chat_seen */
+	uint32_t seen, news; /* enum chat_seen */
 	uint32_t events;
-	int32_t error_code;     /* as the engine gave it, when a number; else 0 */
-	uint64_t prompt_tokens; /* chat_watch_usage() joins the spellings */
-	uint64_t completion_tokens;
-	uint64_t input_tokens, cache_read, cache_creation, cached_tokens;
-	uint32_t given; /* which of the numbers were there */
+	int32_t error_code; /* as the engine gave it, when a number; else 0 */
+	int32_t root_code;  /* SGLang writes it beside the message */
+	uint16_t given;     /* bit per enum chat_count */
 	uint16_t response_id_len;
+	uint64_t count[CHAT_COUNT_NR];
 	uint8_t mode;
 	uint8_t line; /* where in a line of the stream */
 	uint8_t field_len;
-	bool data;    /* the event has a data line */
-	bool is_json; /* ... that is being read as JSON */
-	bool last_cr;
-	uint8_t done_match; /* bytes of "[DONE]" that the data matched */
+	bool data;   /* the event has a data line */
+	bool broken; /* ... that is not JSON, or no longer */
+	bool ends;   /* ... that ends the stream */
+	bool after_cr;
+	uint8_t done_match; /* bytes of [DONE] that the data are so far; beyond: they are not */
 	uint8_t key;        /* of the value being read */
-	uint8_t sink;
-	uint8_t path[CHAT_WATCH_PATH]; /* keys that lead to the open containers */
+	uint8_t sink;       /* what the current string is for */
+	char field[CHAT_WATCH_FIELD];
+	uint8_t where[JSON_DEPTH + 1]; /* what each open container is */
 	struct json json;
 	struct json_copy copy;
+	char text[CHAT_WATCH_ID]; /* event names, keys and captured values */
 	char response_id[CHAT_WATCH_ID + 1];
-	char text[CHAT_WATCH_NAME + CHAT_WATCH_ID]; /* field names, keys and captured values */
 };
 static_assert(sizeof(struct chat_watch) <= 768, "one lives in every connection");
 

@@ -19,4 +19,16 @@
 		skip();                                                 \
 	} while (0)
 
+/* 1 where a sanitizer makes a fork cost 20 times as much and takes SIGBUS for itself. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TEST_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TEST_SANITIZED 1
+#endif
+#endif
+#ifndef TEST_SANITIZED
+#define TEST_SANITIZED 0
+#endif
+
 #endif

@@ -238,6 +238,7 @@ static void random_bytes_are_survived(void **state)
 		uint8_t got[RECORD_SIZE];
 		size_t length, seen = 0;
 
+		free(mem);
 		set_up(NULL);
 		for (uint64_t n = 1; n <= 40; n++)
 			append(n);
@@ -253,9 +254,7 @@ static void random_bytes_are_survived(void **state)
 		assert_int_equal(seen + cursor.lost, RECORDS);
 		assert_int_equal(ring_attach(&ring, mem, size, RECORD_SIZE, NULL), 0);
 		append(ring.next);
-		free(mem);
 	}
-	set_up(NULL);
 }
 
 enum { APPENDS = 100000 };

@@ -17,11 +17,11 @@
 #include "shm/table.h"
 #include "tests/lib/unit.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOT_KILLS = 500, MEMORY_KILLS = 200 }; /* a fork costs 20 times as much there */
-#else
-enum { SLOT_KILLS = 10000, MEMORY_KILLS = 3000 };
-#endif
+enum {
+	/* A fork costs much more under a sanitizer. */
+	SLOT_KILLS = TEST_SANITIZED ? 500 : 10000,
+	MEMORY_KILLS = TEST_SANITIZED ? 200 : 3000,
+};
 
 /* What supervisor, writers and reader tell each other. */
 struct control {

@@ -1,6 +1,8 @@
 /* The table: it finds what was put, gives way to the young, and survives its writer's end anywhere.
  */
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -198,6 +200,7 @@ static void random_bytes_are_survived(void **state)
 		uint64_t cursor = 0, key, walked = 0;
 		struct payload got;
 
+		free(mem);
 		set_up(NULL);
 		for (uint64_t k = 1; k <= 200; k++)
 			put(k, k, k, NULL);
@@ -218,9 +221,7 @@ static void random_bytes_are_survived(void **state)
 		assert_int_equal(walked, table.used);
 		put(7, 7, 77, NULL);
 		assert_there(7, 77);
-		free(mem);
 	}
-	set_up(NULL);
 }
 
 /* ---- the writer ends at a store ---- */
@@ -283,6 +284,49 @@ static void a_writer_that_ends_at_any_store_loses_one_entry_at_most(void **state
 	assert_true(lost > 0); /* overwriting a key in place is where one is torn */
 }
 
+/* ---- a reader beside the writer, for ThreadSanitizer to judge as well ---- */
+
+enum { PUTS = 100000 };
+static _Atomic int writing;
+
+static void *put_fast(void *arg)
+{
+	unsigned seed = 9;
+
+	for (uint64_t i = 1; i <= PUTS; i++) {
+		uint64_t key = 1 + (uint64_t)rand_r(&seed) % (ENTRIES * 2);
+		struct payload p = payload_of(key, i);
+
+		table_put(&table, key, i, &p, NULL);
+	}
+	atomic_store(&writing, 0);
+	return NULL;
+}
+
+static void what_a_reader_gets_beside_a_fast_writer_is_whole(void **state)
+{
+	uint64_t found = 0, torn = 0;
+	unsigned seed = 10;
+	struct payload got;
+	struct table view;
+	pthread_t writer;
+
+	assert_int_equal(table_view(&view, mem, size, PAYLOAD), 0);
+	atomic_store(&writing, 1);
+	assert_int_equal(pthread_create(&writer, NULL, put_fast, NULL), 0);
+	while (atomic_load(&writing) || found == 0) {
+		uint64_t key = 1 + (uint64_t)rand_r(&seed) % (ENTRIES * 2);
+
+		if (table_read(&view, key, &got, NULL) < 0)
+			continue;
+		found++;
+		torn += !payload_whole(&got, key);
+	}
+	pthread_join(writer, NULL);
+
+	assert_int_equal(torn, 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -295,6 +339,7 @@ int main(void)
 		TEST(damaged_entries_are_dropped_and_counted_at_attach),
 		TEST(random_bytes_are_survived),
 		TEST(a_writer_that_ends_at_any_store_loses_one_entry_at_most),
+		TEST(what_a_reader_gets_beside_a_fast_writer_is_whole),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

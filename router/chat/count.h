@@ -1,0 +1,14 @@
+/* Counts the bytes of a JSON string by class and finds its end, 64 bytes at a time. */
+#ifndef TURNWARD_ROUTER_CHAT_COUNT_H
+#define TURNWARD_ROUTER_CHAT_COUNT_H
+
+#include "router/chat/scan.h"
+
+/*
+ * Counts in[0..len) up to the string's closing quote and returns the bytes before it (len: it is
+ * not here). The counts do not depend on where a text is cut.
+ */
+size_t chat_classes_count(struct chat_classes *classes, struct chat_cut *cut, const uint8_t *in,
+			  size_t len);
+
+#endif

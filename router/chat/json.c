@@ -1,0 +1,440 @@
+/* The tokeniser shared by scan and watch: grammar in a table of states, strings left to the caller.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include "router/chat/json.h"
+
+enum {
+	AT_VALUE,
+	AT_VALUE_OR_CLOSE, /* after '[' */
+	AT_KEY_OR_CLOSE,   /* after '{' */
+	AT_KEY,
+	AT_COLON,
+	AT_COMMA_OR_CLOSE,
+	AT_LITERAL,
+	AT_END, /* the root value is complete */
+	AT_BAD,
+};
+
+void json_begin(struct json *j)
+{
+	memset(j, 0, sizeof(*j));
+	j->state = AT_VALUE;
+}
+
+static enum json_event bad(struct json *j)
+{
+	j->state = AT_BAD;
+	return JSON_BAD;
+}
+
+static void after_value(struct json *j)
+{
+	j->state = j->depth ? AT_COMMA_OR_CLOSE : AT_END;
+}
+
+static enum json_event open_container(struct json *j, bool object)
+{
+	if (j->depth == JSON_DEPTH)
+		return bad(j);
+	uint64_t bit = 1ull << j->depth++;
+
+	j->objects = object ? j->objects | bit : j->objects & ~bit;
+	j->state = object ? AT_KEY_OR_CLOSE : AT_VALUE_OR_CLOSE;
+	return object ? JSON_OBJECT : JSON_ARRAY;
+}
+
+static bool in_object(const struct json *j)
+{
+	return j->depth && j->objects >> (j->depth - 1) & 1;
+}
+
+static enum json_event close_container(struct json *j, bool object)
+{
+	if (!j->depth || in_object(j) != object)
+		return bad(j);
+	j->depth--;
+	after_value(j);
+	return JSON_CLOSE;
+}
+
+static bool in_literal(uint8_t c)
+{
+	return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || c == '-' ||
+	       c == '+' || c == '.';
+}
+
+static const char *digits(const char *p)
+{
+	while (*p >= '0' && *p <= '9')
+		p++;
+	return p;
+}
+
+static bool is_number(const char *p)
+{
+	p += *p == '-';
+	if (*p == '0' && p[1] >= '0' && p[1] <= '9')
+		return false;
+	const char *after = digits(p);
+
+	if (after == p)
+		return false;
+	p = after;
+	if (*p == '.') {
+		after = digits(++p);
+		if (after == p)
+			return false;
+		p = after;
+	}
+	if ((*p | 32) == 'e') {
+		p++;
+		p += *p == '+' || *p == '-';
+		after = digits(p);
+		if (after == p)
+			return false;
+		p = after;
+	}
+	return *p == 0;
+}
+
+/* Also what Python writes for the numbers JSON has no word for. */
+static bool is_literal(const struct json *j)
+{
+	static const char *const words[] = {
+		"true", "false", "null", "NaN", "Infinity", "-Infinity"
+	};
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		if (strcmp(j->literal, words[i]) == 0)
+			return true;
+	/* One too long to keep has been kept in part: judge its first byte only. */
+	if (j->literal_len == JSON_LITERAL)
+		return j->literal[0] == '-' || (j->literal[0] >= '0' && j->literal[0] <= '9');
+	return is_number(j->literal);
+}
+
+static enum json_event end_literal(struct json *j)
+{
+	j->literal[j->literal_len] = 0;
+	if (!is_literal(j))
+		return bad(j);
+	after_value(j);
+	return JSON_LITERAL_END;
+}
+
+static void literal_byte(struct json *j, uint8_t c)
+{
+	if (j->literal_len < JSON_LITERAL)
+		j->literal[j->literal_len++] = (char)c;
+}
+
+static enum json_event begin_value(struct json *j, uint8_t c)
+{
+	if (c == '{' || c == '[')
+		return open_container(j, c == '{');
+	if (c == ']' && j->state == AT_VALUE_OR_CLOSE)
+		return close_container(j, false);
+	if (c == '"') {
+		j->in_string = true;
+		after_value(j);
+		return JSON_STRING;
+	}
+	if (!in_literal(c))
+		return bad(j);
+	j->state = AT_LITERAL;
+	j->literal_len = 0;
+	literal_byte(j, c);
+	return JSON_MORE;
+}
+
+static enum json_event begin_key(struct json *j, uint8_t c)
+{
+	if (c == '}' && j->state == AT_KEY_OR_CLOSE)
+		return close_container(j, true);
+	if (c != '"')
+		return bad(j);
+	j->in_string = true;
+	j->state = AT_COLON;
+	return JSON_KEY;
+}
+
+static enum json_event structure(struct json *j, uint8_t c)
+{
+	switch (j->state) {
+	case AT_VALUE:
+	case AT_VALUE_OR_CLOSE:
+		return begin_value(j, c);
+	case AT_KEY:
+	case AT_KEY_OR_CLOSE:
+		return begin_key(j, c);
+	case AT_COLON:
+		if (c != ':')
+			return bad(j);
+		j->state = AT_VALUE;
+		return JSON_MORE;
+	case AT_COMMA_OR_CLOSE:
+		if (c == '}' || c == ']')
+			return close_container(j, c == '}');
+		if (c != ',')
+			return bad(j);
+		j->state = in_object(j) ? AT_KEY : AT_VALUE;
+		return JSON_MORE;
+	default:
+		return bad(j);
+	}
+}
+
+enum json_event json_next(struct json *j, const uint8_t **p, const uint8_t *end)
+{
+	assert(!j->in_string);
+	if (j->state == AT_BAD)
+		return JSON_BAD;
+	while (*p < end) {
+		uint8_t c = **p;
+
+		if (j->state == AT_LITERAL) {
+			if (!in_literal(c))
+				return end_literal(j);
+			literal_byte(j, c);
+			++*p;
+			continue;
+		}
+		++*p;
+		if (c == ' ' || c == '\n' || c == '\r' || c == '\t')
+			continue;
+		enum json_event event = structure(j, c);
+
+		if (event != JSON_MORE)
+			return event;
+	}
+	return JSON_MORE;
+}
+
+int json_finish(struct json *j, enum json_event *ret_last)
+{
+	enum json_event last = JSON_MORE;
+
+	if (j->state == AT_LITERAL && j->depth == 0)
+		last = end_literal(j);
+	if (j->state == AT_BAD)
+		return -EPROTO;
+	if (j->state != AT_END || j->in_string)
+		return -EAGAIN;
+	*ret_last = last;
+	return 0;
+}
+
+/* Bytes before the next quote or backslash. */
+static size_t plain(const uint8_t *p, size_t n)
+{
+	size_t at = 0;
+
+#ifdef __SSE2__
+	const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\');
+
+	for (; at + 16 <= n; at += 16) {
+		__m128i x = _mm_loadu_si128((const __m128i *)(p + at));
+		int hit = _mm_movemask_epi8(
+			_mm_or_si128(_mm_cmpeq_epi8(x, quote), _mm_cmpeq_epi8(x, backslash)));
+
+		if (hit)
+			return at + (size_t)__builtin_ctz((unsigned)hit);
+	}
+#endif
+	while (at < n && p[at] != '"' && p[at] != '\\')
+		at++;
+	return at;
+}
+
+bool json_span(struct json *j, const uint8_t **p, const uint8_t *end)
+{
+	assert(j->in_string);
+	while (*p < end) {
+		if (j->escape) {
+			j->escape = 0;
+			++*p;
+			continue;
+		}
+		*p += plain(*p, (size_t)(end - *p));
+		if (*p == end)
+			return false;
+		if (*(*p)++ == '"') {
+			j->in_string = false;
+			return true;
+		}
+		j->escape = 1;
+	}
+	return false;
+}
+
+static void copy_byte(struct json_copy *copy, unsigned c)
+{
+	if (copy->len < copy->max)
+		copy->to[copy->len++] = (char)c;
+	else
+		copy->over = true;
+}
+
+static void copy_code(struct json_copy *copy, uint32_t code)
+{
+	if (code < 0x80) {
+		copy_byte(copy, code);
+	} else if (code < 0x800) {
+		copy_byte(copy, 0xc0 | code >> 6);
+		copy_byte(copy, 0x80 | (code & 63));
+	} else if (code < 0x10000) {
+		copy_byte(copy, 0xe0 | code >> 12);
+		copy_byte(copy, 0x80 | (code >> 6 & 63));
+		copy_byte(copy, 0x80 | (code & 63));
+	} else {
+		copy_byte(copy, 0xf0 | code >> 18);
+		copy_byte(copy, 0x80 | (code >> 12 & 63));
+		copy_byte(copy, 0x80 | (code >> 6 & 63));
+		copy_byte(copy, 0x80 | (code & 63));
+	}
+}
+
+/* Half a surrogate pair on its own stands for no character. */
+static void drop_half(struct json *j, struct json_copy *copy)
+{
+	if (j->high)
+		copy_code(copy, 0xfffd);
+	j->high = 0;
+}
+
+static void end_of_unicode(struct json *j, struct json_copy *copy)
+{
+	uint32_t unit = j->hex;
+
+	j->escape = 0;
+	j->hex = 0;
+	if (unit >= 0xdc00 && unit < 0xe000 && j->high) {
+		copy_code(copy, 0x10000 + ((uint32_t)(j->high - 0xd800) << 10) + (unit - 0xdc00));
+		j->high = 0;
+		return;
+	}
+	drop_half(j, copy);
+	if (unit >= 0xd800 && unit < 0xdc00)
+		j->high = (uint16_t)unit;
+	else
+		copy_code(copy, unit >= 0xdc00 && unit < 0xe000 ? 0xfffd : unit);
+}
+
+static int hex_digit(uint8_t c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	c |= 32;
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static void escaped_byte(struct json *j, uint8_t c, struct json_copy *copy)
+{
+	static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";
+	const char *known = c ? strchr(from, c) : NULL;
+
+	j->escape = 0;
+	if (c == 'u') {
+		j->escape = 5;
+		j->hex = 0;
+		return;
+	}
+	drop_half(j, copy);
+	copy_byte(copy, known ? (uint8_t)to[known - from] : c);
+}
+
+/* True when `c` was a digit of the escape; else the escape is over and `c` still to be read. */
+static bool unicode_byte(struct json *j, uint8_t c, struct json_copy *copy)
+{
+	int digit = hex_digit(c);
+
+	if (digit < 0) {
+		end_of_unicode(j, copy);
+		return false;
+	}
+	j->hex = (uint16_t)(j->hex << 4 | digit);
+	if (--j->escape == 1)
+		end_of_unicode(j, copy);
+	return true;
+}
+
+bool json_capture(struct json *j, const uint8_t **p, const uint8_t *end, struct json_copy *copy)
+{
+	assert(j->in_string);
+	while (*p < end) {
+		uint8_t c = **p;
+
+		if (j->escape > 1) {
+			*p += unicode_byte(j, c, copy);
+			continue;
+		}
+		++*p;
+		if (j->escape == 1) {
+			escaped_byte(j, c, copy);
+		} else if (c == '\\') {
+			j->escape = 1;
+		} else {
+			drop_half(j, copy);
+			if (c == '"') {
+				j->in_string = false;
+				return true;
+			}
+			copy_byte(copy, c);
+		}
+	}
+	return false;
+}
+
+bool json_is_true(const struct json *j)
+{
+	return strcmp(j->literal, "true") == 0;
+}
+
+bool json_is_null(const struct json *j)
+{
+	return strcmp(j->literal, "null") == 0;
+}
+
+static uint64_t times_ten(uint64_t value)
+{
+	return value > UINT64_MAX / 10 ? UINT64_MAX : value * 10;
+}
+
+bool json_count(const struct json *j, uint64_t *ret_count)
+{
+	const char *p = j->literal;
+	bool negative = *p == '-';
+	uint64_t value = 0;
+	int exponent = 0, sign = 1;
+
+	p += negative;
+	if (*p < '0' || *p > '9')
+		return false;
+	for (; *p >= '0' && *p <= '9'; p++) {
+		value = times_ten(value);
+		value = value > UINT64_MAX - 9 ? UINT64_MAX : value + (uint64_t)(*p - '0');
+	}
+	const char *fraction = *p == '.' ? p + 1 : "";
+
+	for (p = *p == '.' ? digits(p + 1) : p; *p && (*p < '0' || *p > '9'); p++)
+		sign = *p == '-' ? -1 : sign;
+	for (; *p >= '0' && *p <= '9' && exponent < 1000; p++)
+		exponent = exponent * 10 + *p - '0';
+	for (; exponent && sign > 0 && value < UINT64_MAX; exponent--) {
+		value = times_ten(value);
+		if (*fraction >= '0' && *fraction <= '9')
+			value += (uint64_t)(*fraction++ - '0');
+		else if (!value)
+			break;
+	}
+	for (; exponent && sign < 0 && value; exponent--)
+		value /= 10;
+	*ret_count = negative ? 0 : value;
+	return true;
+}
