@@ -135,7 +135,7 @@ size_t chat_scan_blocks(uint64_t body_bytes)
 void chat_scan_begin(struct chat_scan *scan, uint64_t *blocks, uint32_t blocks_max, uint64_t seed)
 {
 	memset(scan, 0, sizeof(*scan));
-	json_begin(&scan->json);
+	pull_begin(&scan->json);
 	scan->blocks = blocks;
 	scan->blocks_max = blocks_max < LIMIT_CONTENT_BLOCKS ? blocks_max : LIMIT_CONTENT_BLOCKS;
 	scan->seed = seed;
@@ -367,7 +367,7 @@ static void opened(struct chat_scan *scan, bool object)
 	unsigned depth = scan->json.depth;
 	uint8_t where;
 
-	assert(depth >= 1 && depth <= JSON_DEPTH);
+	assert(depth >= 1 && depth <= PULL_DEPTH);
 	if (depth == 1) {
 		where = object ? WHERE_ROOT : WHERE_SKIP;
 		scan->req.unreadable = !object;
@@ -551,7 +551,7 @@ static void begin_string(struct chat_scan *scan, uint8_t sink)
 	} else if (sink == SINK_MEDIA) {
 		stream_media_begin(scan);
 	} else if (sink >= SINK_KEY) {
-		scan->copy = (struct json_copy){ .to = scan->text, .max = sizeof(scan->text) };
+		scan->copy = (struct pull_copy){ .to = scan->text, .max = sizeof(scan->text) };
 	}
 }
 
@@ -619,7 +619,7 @@ static void read_metadata(struct chat_scan *scan)
 		set_session(scan, CHAT_SESSION_USER, text, scan->copy.len);
 }
 
-static void keep(char *to, size_t size, const struct json_copy *copy)
+static void keep(char *to, size_t size, const struct pull_copy *copy)
 {
 	size_t len = copy->len < size - 1 ? copy->len : size - 1;
 
@@ -722,7 +722,7 @@ static bool string_bytes(struct chat_scan *scan, const uint8_t **p, const uint8_
 	const uint8_t *from = *p;
 
 	if (scan->sink >= SINK_KEY)
-		return json_capture(&scan->json, p, end, &scan->copy);
+		return pull_capture(&scan->json, p, end, &scan->copy);
 	if (scan->sink == SINK_TEXT) {
 		size_t n = chat_classes_count(&stream_now(scan)->classes, &scan->cut, from,
 					      (size_t)(end - from));
@@ -735,7 +735,7 @@ static bool string_bytes(struct chat_scan *scan, const uint8_t **p, const uint8_
 		scan->json.in_string = false;
 		return true;
 	}
-	bool over = json_span(&scan->json, p, end);
+	bool over = pull_span(&scan->json, p, end);
 
 	if (scan->sink == SINK_MEDIA)
 		stream_media(scan, from, (size_t)(*p - from) - over);
@@ -747,7 +747,7 @@ static void set_max_tokens(struct chat_scan *scan, uint8_t rank)
 	uint64_t value;
 
 	/* The newer spelling wins where both are there, as engines read them. */
-	if (rank < scan->max_tokens_rank || !json_count(&scan->json, &value))
+	if (rank < scan->max_tokens_rank || !pull_count(&scan->json, &value))
 		return;
 	scan->max_tokens_rank = rank;
 	scan->req.max_tokens = value;
@@ -757,7 +757,7 @@ static uint32_t small_count(const struct chat_scan *scan)
 {
 	uint64_t value = 0;
 
-	json_count(&scan->json, &value);
+	pull_count(&scan->json, &value);
 	return value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
 }
 
@@ -765,7 +765,7 @@ static void setting(struct chat_scan *scan)
 {
 	switch (scan->key) {
 	case KEY_STREAM:
-		scan->req.stream = json_is_true(&scan->json);
+		scan->req.stream = pull_is_true(&scan->json);
 		break;
 	case KEY_N:
 		scan->n = small_count(scan);
@@ -799,7 +799,7 @@ static void token_id(struct chat_scan *scan)
 {
 	uint64_t value;
 
-	if (!json_count(&scan->json, &value))
+	if (!pull_count(&scan->json, &value))
 		return;
 	uint32_t id = (uint32_t)value;
 
@@ -828,7 +828,7 @@ static void literal(struct chat_scan *scan)
 		break;
 	case WHERE_STREAM_OPTIONS:
 		if (scan->key == KEY_INCLUDE_USAGE)
-			scan->req.include_usage = json_is_true(&scan->json);
+			scan->req.include_usage = pull_is_true(&scan->json);
 		break;
 	case WHERE_SALT:
 		scan->salt =
@@ -875,32 +875,32 @@ static void sum_up(struct chat_scan *scan)
 
 static bool event(struct chat_scan *scan, const uint8_t **p, const uint8_t *end)
 {
-	switch (json_next(&scan->json, p, end)) {
-	case JSON_OBJECT:
+	switch (pull_next(&scan->json, p, end)) {
+	case PULL_OBJECT:
 		if (scan->json.depth == 1)
 			scan->req.brace =
 				(int64_t)(scan->req.body_bytes - (uint64_t)(end - *p)) - 1;
 		opened(scan, true);
 		break;
-	case JSON_ARRAY:
+	case PULL_ARRAY:
 		opened(scan, false);
 		break;
-	case JSON_CLOSE:
+	case PULL_CLOSE:
 		closed(scan);
 		break;
-	case JSON_KEY:
+	case PULL_KEY:
 		begin_string(scan, SINK_KEY);
 		break;
-	case JSON_STRING:
+	case PULL_STRING:
 		begin_string(scan, string_sink(scan));
 		break;
-	case JSON_LITERAL_END:
+	case PULL_LITERAL_END:
 		literal(scan);
 		break;
-	case JSON_BAD:
+	case PULL_BAD:
 		give_up(scan);
 		return false;
-	case JSON_MORE:
+	case PULL_MORE:
 		return false;
 	}
 	return true;
@@ -935,10 +935,10 @@ uint32_t chat_scan_end(struct chat_scan *scan, bool complete, uint64_t *chain, u
 {
 	uint64_t hash = chain_key(scan);
 	uint32_t n = 0;
-	enum json_event last;
+	enum pull_event last;
 
 	if (complete) {
-		scan->req.complete = !scan->req.unreadable && json_finish(&scan->json, &last) == 0;
+		scan->req.complete = !scan->req.unreadable && pull_finish(&scan->json, &last) == 0;
 		scan->req.unreadable = !scan->req.complete;
 	}
 	for (int i = 0; i < CHAT_PARTS; i++) {

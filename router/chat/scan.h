@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #include "router/chat/classes.h"
-#include "router/chat/json.h"
+#include "router/chat/pull.h"
 #include "router/limits.h"
 
 /* Where a session id was found, weakest first. */
@@ -95,8 +95,8 @@ struct chat_cut {
 /* Opaque; 4 KiB, needed only while a body arrives. */
 struct chat_scan {
 	struct chat_request req;
-	struct json json;
-	struct json_copy copy;
+	struct pull json;
+	struct pull_copy copy;
 	uint64_t seed;
 	uint64_t *blocks;
 	uint32_t blocks_max, blocks_used;
@@ -115,7 +115,7 @@ struct chat_scan {
 	bool in_output;                /* the last item came from the model */
 	bool system_item;              /* the current message is a system prompt */
 	bool text_source;              /* the current document is plain text */
-	uint8_t where[JSON_DEPTH + 1]; /* what each open container is */
+	uint8_t where[PULL_DEPTH + 1]; /* what each open container is */
 	char role[24], type[32];       /* of the current message */
 	char text[512];                /* keys and captured values */
 	uint8_t block[CHAT_PARTS][LIMIT_CONTENT_BLOCK_BYTES];

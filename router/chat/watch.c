@@ -105,7 +105,7 @@ void chat_watch_begin(struct chat_watch *watch, enum chat_watch_mode mode)
 	memset(watch, 0, sizeof(*watch));
 	watch->mode = (uint8_t)mode;
 	watch->line = LINE_NAME;
-	json_begin(&watch->json);
+	pull_begin(&watch->json);
 }
 
 static void see(struct chat_watch *watch, uint32_t what)
@@ -217,7 +217,7 @@ static void opened(struct chat_watch *watch, bool object)
 {
 	unsigned depth = watch->json.depth;
 
-	assert(depth >= 1 && depth <= JSON_DEPTH);
+	assert(depth >= 1 && depth <= PULL_DEPTH);
 	if (depth == 1)
 		watch->where[1] = object ? WHERE_ROOT : WHERE_SKIP;
 	else
@@ -294,7 +294,7 @@ static void begin_string(struct chat_watch *watch, uint8_t sink)
 {
 	watch->sink = sink;
 	if (sink >= SINK_KEY)
-		watch->copy = (struct json_copy){ .to = watch->text, .max = sizeof(watch->text) };
+		watch->copy = (struct pull_copy){ .to = watch->text, .max = sizeof(watch->text) };
 }
 
 /* An event's type, or its name. */
@@ -392,8 +392,8 @@ static bool string_bytes(struct chat_watch *watch, const uint8_t **p, const uint
 	const uint8_t *from = *p;
 
 	if (watch->sink >= SINK_KEY)
-		return json_capture(&watch->json, p, end, &watch->copy);
-	bool over = json_span(&watch->json, p, end);
+		return pull_capture(&watch->json, p, end, &watch->copy);
+	bool over = pull_span(&watch->json, p, end);
 
 	if (*p - from > over && watch->sink == SINK_TOKEN)
 		token(watch);
@@ -463,9 +463,9 @@ static void literal(struct chat_watch *watch)
 
 	if (where == WHERE_ANY)
 		token(watch);
-	if (where == WHERE_ROOT && watch->key == KEY_STOP && json_is_true(&watch->json))
+	if (where == WHERE_ROOT && watch->key == KEY_STOP && pull_is_true(&watch->json))
 		watch->ends = true;
-	if (!json_count(&watch->json, &value))
+	if (!pull_count(&watch->json, &value))
 		return;
 	if (which != CHAT_COUNT_NR)
 		take_count(watch, which, value);
@@ -482,30 +482,30 @@ static void literal(struct chat_watch *watch)
 
 static bool event(struct chat_watch *watch, const uint8_t **p, const uint8_t *end)
 {
-	switch (json_next(&watch->json, p, end)) {
-	case JSON_OBJECT:
+	switch (pull_next(&watch->json, p, end)) {
+	case PULL_OBJECT:
 		opened(watch, true);
 		break;
-	case JSON_ARRAY:
+	case PULL_ARRAY:
 		opened(watch, false);
 		break;
-	case JSON_CLOSE:
+	case PULL_CLOSE:
 		break;
-	case JSON_KEY:
+	case PULL_KEY:
 		/* Keys are looked up only where one could matter. */
 		begin_string(watch,
 			     watch->where[watch->json.depth] == WHERE_SKIP ? SINK_SKIP : SINK_KEY);
 		break;
-	case JSON_STRING:
+	case PULL_STRING:
 		begin_string(watch, string_sink(watch));
 		break;
-	case JSON_LITERAL_END:
+	case PULL_LITERAL_END:
 		literal(watch);
 		break;
-	case JSON_BAD:
+	case PULL_BAD:
 		watch->broken = true;
 		return false;
-	case JSON_MORE:
+	case PULL_MORE:
 		return false;
 	}
 	return true;
@@ -547,7 +547,7 @@ static void dispatch(struct chat_watch *watch)
 	watch->data = watch->broken = watch->ends = false;
 	watch->done_match = 0;
 	watch->root_code = 0;
-	json_begin(&watch->json);
+	pull_begin(&watch->json);
 }
 
 static void end_line(struct chat_watch *watch)
@@ -599,7 +599,7 @@ static void begin_value(struct chat_watch *watch, const uint8_t **p)
 	watch->line = field_is(watch, "data") ? LINE_DATA : LINE_EVENT;
 	/* A data line may be the second of its event: strings cannot go over line ends. */
 	if (watch->line == LINE_EVENT)
-		watch->copy = (struct json_copy){ .to = watch->text, .max = sizeof(watch->text) };
+		watch->copy = (struct pull_copy){ .to = watch->text, .max = sizeof(watch->text) };
 }
 
 static void event_name_bytes(struct chat_watch *watch, const uint8_t *p, const uint8_t *end)
@@ -665,13 +665,13 @@ uint32_t chat_watch_step(struct chat_watch *watch, const void *bytes, size_t len
 
 uint32_t chat_watch_end(struct chat_watch *watch)
 {
-	enum json_event last;
+	enum pull_event last;
 
 	watch->news = 0;
 	if (watch->mode == CHAT_WATCH_SSE) {
 		end_line(watch);
 		dispatch(watch);
-	} else if (!watch->broken && json_finish(&watch->json, &last) == 0) {
+	} else if (!watch->broken && pull_finish(&watch->json, &last) == 0) {
 		see(watch, CHAT_SEEN_DONE);
 	}
 	return watch->news;

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "router/chat/json.h"
+#include "router/chat/pull.h"
 
 enum chat_watch_mode {
 	CHAT_WATCH_SSE,  /* text/event-stream */
@@ -69,9 +69,9 @@ struct chat_watch {
 	uint8_t key;        /* of the value being read */
 	uint8_t sink;       /* what the current string is for */
 	char field[CHAT_WATCH_FIELD];
-	uint8_t where[JSON_DEPTH + 1]; /* what each open container is */
-	struct json json;
-	struct json_copy copy;
+	uint8_t where[PULL_DEPTH + 1]; /* what each open container is */
+	struct pull json;
+	struct pull_copy copy;
 	char text[CHAT_WATCH_ID]; /* event names, keys and captured values */
 	char response_id[CHAT_WATCH_ID + 1];
 };

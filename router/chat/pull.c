@@ -7,7 +7,7 @@
 #include <emmintrin.h>
 #endif
 
-#include "router/chat/json.h"
+#include "router/chat/pull.h"
 
 enum {
 	AT_VALUE,
@@ -21,46 +21,46 @@ enum {
 	AT_BAD,
 };
 
-void json_begin(struct json *j)
+void pull_begin(struct pull *j)
 {
 	memset(j, 0, sizeof(*j));
 	j->state = AT_VALUE;
 }
 
-static enum json_event bad(struct json *j)
+static enum pull_event bad(struct pull *j)
 {
 	j->state = AT_BAD;
-	return JSON_BAD;
+	return PULL_BAD;
 }
 
-static void after_value(struct json *j)
+static void after_value(struct pull *j)
 {
 	j->state = j->depth ? AT_COMMA_OR_CLOSE : AT_END;
 }
 
-static enum json_event open_container(struct json *j, bool object)
+static enum pull_event open_container(struct pull *j, bool object)
 {
-	if (j->depth == JSON_DEPTH)
+	if (j->depth == PULL_DEPTH)
 		return bad(j);
 	uint64_t bit = 1ull << j->depth++;
 
 	j->objects = object ? j->objects | bit : j->objects & ~bit;
 	j->state = object ? AT_KEY_OR_CLOSE : AT_VALUE_OR_CLOSE;
-	return object ? JSON_OBJECT : JSON_ARRAY;
+	return object ? PULL_OBJECT : PULL_ARRAY;
 }
 
-static bool in_object(const struct json *j)
+static bool in_object(const struct pull *j)
 {
 	return j->depth && j->objects >> (j->depth - 1) & 1;
 }
 
-static enum json_event close_container(struct json *j, bool object)
+static enum pull_event close_container(struct pull *j, bool object)
 {
 	if (!j->depth || in_object(j) != object)
 		return bad(j);
 	j->depth--;
 	after_value(j);
-	return JSON_CLOSE;
+	return PULL_CLOSE;
 }
 
 static bool in_literal(uint8_t c)
@@ -104,7 +104,7 @@ static bool is_number(const char *p)
 }
 
 /* Also what Python writes for the numbers JSON has no word for. */
-static bool is_literal(const struct json *j)
+static bool is_literal(const struct pull *j)
 {
 	static const char *const words[] = {
 		"true", "false", "null", "NaN", "Infinity", "-Infinity"
@@ -114,27 +114,27 @@ static bool is_literal(const struct json *j)
 		if (strcmp(j->literal, words[i]) == 0)
 			return true;
 	/* One too long to keep has been kept in part: judge its first byte only. */
-	if (j->literal_len == JSON_LITERAL)
+	if (j->literal_len == PULL_LITERAL)
 		return j->literal[0] == '-' || (j->literal[0] >= '0' && j->literal[0] <= '9');
 	return is_number(j->literal);
 }
 
-static enum json_event end_literal(struct json *j)
+static enum pull_event end_literal(struct pull *j)
 {
 	j->literal[j->literal_len] = 0;
 	if (!is_literal(j))
 		return bad(j);
 	after_value(j);
-	return JSON_LITERAL_END;
+	return PULL_LITERAL_END;
 }
 
-static void literal_byte(struct json *j, uint8_t c)
+static void literal_byte(struct pull *j, uint8_t c)
 {
-	if (j->literal_len < JSON_LITERAL)
+	if (j->literal_len < PULL_LITERAL)
 		j->literal[j->literal_len++] = (char)c;
 }
 
-static enum json_event begin_value(struct json *j, uint8_t c)
+static enum pull_event begin_value(struct pull *j, uint8_t c)
 {
 	if (c == '{' || c == '[')
 		return open_container(j, c == '{');
@@ -143,17 +143,17 @@ static enum json_event begin_value(struct json *j, uint8_t c)
 	if (c == '"') {
 		j->in_string = true;
 		after_value(j);
-		return JSON_STRING;
+		return PULL_STRING;
 	}
 	if (!in_literal(c))
 		return bad(j);
 	j->state = AT_LITERAL;
 	j->literal_len = 0;
 	literal_byte(j, c);
-	return JSON_MORE;
+	return PULL_MORE;
 }
 
-static enum json_event begin_key(struct json *j, uint8_t c)
+static enum pull_event begin_key(struct pull *j, uint8_t c)
 {
 	if (c == '}' && j->state == AT_KEY_OR_CLOSE)
 		return close_container(j, true);
@@ -161,10 +161,10 @@ static enum json_event begin_key(struct json *j, uint8_t c)
 		return bad(j);
 	j->in_string = true;
 	j->state = AT_COLON;
-	return JSON_KEY;
+	return PULL_KEY;
 }
 
-static enum json_event structure(struct json *j, uint8_t c)
+static enum pull_event structure(struct pull *j, uint8_t c)
 {
 	switch (j->state) {
 	case AT_VALUE:
@@ -177,24 +177,24 @@ static enum json_event structure(struct json *j, uint8_t c)
 		if (c != ':')
 			return bad(j);
 		j->state = AT_VALUE;
-		return JSON_MORE;
+		return PULL_MORE;
 	case AT_COMMA_OR_CLOSE:
 		if (c == '}' || c == ']')
 			return close_container(j, c == '}');
 		if (c != ',')
 			return bad(j);
 		j->state = in_object(j) ? AT_KEY : AT_VALUE;
-		return JSON_MORE;
+		return PULL_MORE;
 	default:
 		return bad(j);
 	}
 }
 
-enum json_event json_next(struct json *j, const uint8_t **p, const uint8_t *end)
+enum pull_event pull_next(struct pull *j, const uint8_t **p, const uint8_t *end)
 {
 	assert(!j->in_string);
 	if (j->state == AT_BAD)
-		return JSON_BAD;
+		return PULL_BAD;
 	while (*p < end) {
 		uint8_t c = **p;
 
@@ -208,17 +208,17 @@ enum json_event json_next(struct json *j, const uint8_t **p, const uint8_t *end)
 		++*p;
 		if (c == ' ' || c == '\n' || c == '\r' || c == '\t')
 			continue;
-		enum json_event event = structure(j, c);
+		enum pull_event event = structure(j, c);
 
-		if (event != JSON_MORE)
+		if (event != PULL_MORE)
 			return event;
 	}
-	return JSON_MORE;
+	return PULL_MORE;
 }
 
-int json_finish(struct json *j, enum json_event *ret_last)
+int pull_finish(struct pull *j, enum pull_event *ret_last)
 {
-	enum json_event last = JSON_MORE;
+	enum pull_event last = PULL_MORE;
 
 	if (j->state == AT_LITERAL && j->depth == 0)
 		last = end_literal(j);
@@ -252,7 +252,7 @@ static size_t plain(const uint8_t *p, size_t n)
 	return at;
 }
 
-bool json_span(struct json *j, const uint8_t **p, const uint8_t *end)
+bool pull_span(struct pull *j, const uint8_t **p, const uint8_t *end)
 {
 	assert(j->in_string);
 	while (*p < end) {
@@ -273,7 +273,7 @@ bool json_span(struct json *j, const uint8_t **p, const uint8_t *end)
 	return false;
 }
 
-static void copy_byte(struct json_copy *copy, unsigned c)
+static void copy_byte(struct pull_copy *copy, unsigned c)
 {
 	if (copy->len < copy->max)
 		copy->to[copy->len++] = (char)c;
@@ -281,7 +281,7 @@ static void copy_byte(struct json_copy *copy, unsigned c)
 		copy->over = true;
 }
 
-static void copy_code(struct json_copy *copy, uint32_t code)
+static void copy_code(struct pull_copy *copy, uint32_t code)
 {
 	if (code < 0x80) {
 		copy_byte(copy, code);
@@ -301,14 +301,14 @@ static void copy_code(struct json_copy *copy, uint32_t code)
 }
 
 /* Half a surrogate pair on its own stands for no character. */
-static void drop_half(struct json *j, struct json_copy *copy)
+static void drop_half(struct pull *j, struct pull_copy *copy)
 {
 	if (j->high)
 		copy_code(copy, 0xfffd);
 	j->high = 0;
 }
 
-static void end_of_unicode(struct json *j, struct json_copy *copy)
+static void end_of_unicode(struct pull *j, struct pull_copy *copy)
 {
 	uint32_t unit = j->hex;
 
@@ -334,7 +334,7 @@ static int hex_digit(uint8_t c)
 	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-static void escaped_byte(struct json *j, uint8_t c, struct json_copy *copy)
+static void escaped_byte(struct pull *j, uint8_t c, struct pull_copy *copy)
 {
 	static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";
 	const char *known = c ? strchr(from, c) : NULL;
@@ -350,7 +350,7 @@ static void escaped_byte(struct json *j, uint8_t c, struct json_copy *copy)
 }
 
 /* True when `c` was a digit of the escape; else the escape is over and `c` still to be read. */
-static bool unicode_byte(struct json *j, uint8_t c, struct json_copy *copy)
+static bool unicode_byte(struct pull *j, uint8_t c, struct pull_copy *copy)
 {
 	int digit = hex_digit(c);
 
@@ -364,7 +364,7 @@ static bool unicode_byte(struct json *j, uint8_t c, struct json_copy *copy)
 	return true;
 }
 
-bool json_capture(struct json *j, const uint8_t **p, const uint8_t *end, struct json_copy *copy)
+bool pull_capture(struct pull *j, const uint8_t **p, const uint8_t *end, struct pull_copy *copy)
 {
 	assert(j->in_string);
 	while (*p < end) {
@@ -391,12 +391,12 @@ bool json_capture(struct json *j, const uint8_t **p, const uint8_t *end, struct 
 	return false;
 }
 
-bool json_is_true(const struct json *j)
+bool pull_is_true(const struct pull *j)
 {
 	return strcmp(j->literal, "true") == 0;
 }
 
-bool json_is_null(const struct json *j)
+bool pull_is_null(const struct pull *j)
 {
 	return strcmp(j->literal, "null") == 0;
 }
@@ -406,7 +406,7 @@ static uint64_t times_ten(uint64_t value)
 	return value > UINT64_MAX / 10 ? UINT64_MAX : value * 10;
 }
 
-bool json_count(const struct json *j, uint64_t *ret_count)
+bool pull_count(const struct pull *j, uint64_t *ret_count)
 {
 	const char *p = j->literal;
 	bool negative = *p == '-';
