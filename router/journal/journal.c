@@ -1,0 +1,82 @@
+/* Writes and reads journal records; every length is checked against the record's own size. */
+#include "router/journal/journal.h"
+
+#include <errno.h>
+#include <string.h>
+
+size_t journal_decision_size(unsigned engines_nr)
+{
+	return sizeof(struct journal_decision) +
+	       engines_nr * (sizeof(struct journal_engine) + sizeof(struct policy_engine) +
+			     sizeof(struct policy_cost));
+}
+
+size_t journal_decision_write(struct journal_decision *into, size_t room,
+			      const struct journal_engine *names,
+			      const struct policy_engine *engines, unsigned engines_nr,
+			      const struct policy_choice *choice)
+{
+	size_t size = journal_decision_size(engines_nr);
+	uint8_t *at = (uint8_t *)(into + 1);
+
+	if (size > room)
+		return 0;
+	into->head.kind = JOURNAL_DECISION;
+	into->head.version = JOURNAL_VERSION;
+	into->engines_nr = engines_nr;
+	memcpy(into->choice, choice, sizeof(into->choice));
+	memcpy(at, names, engines_nr * sizeof(*names));
+	at += engines_nr * sizeof(*names);
+	memcpy(at, engines, engines_nr * sizeof(*engines));
+	at += engines_nr * sizeof(*engines);
+	memcpy(at, choice->cost, engines_nr * sizeof(choice->cost[0]));
+	return size;
+}
+
+int journal_is(const void *record, size_t size, enum journal_kind kind, const char *id)
+{
+	const struct journal_head *head = record;
+
+	if (size < sizeof(*head) || head->version != JOURNAL_VERSION || head->kind != kind)
+		return 0;
+	if (!memchr(head->id, 0, sizeof(head->id)))
+		return 0;
+	return !id || strcmp(head->id, id) == 0;
+}
+
+int journal_decision_read(const void *record, size_t size, struct journal_view *ret_view)
+{
+	const struct journal_decision *d = record;
+	const uint8_t *at = (const uint8_t *)(d + 1);
+	struct journal_view view = { .decision = d };
+
+	if (size < sizeof(*d) || !journal_is(record, size, JOURNAL_DECISION, NULL) ||
+	    d->engines_nr > STATE_ENGINES_MAX || size < journal_decision_size(d->engines_nr))
+		return -EPROTO;
+	view.names = (const void *)at;
+	at += d->engines_nr * sizeof(*view.names);
+	view.engines = (const void *)at;
+	at += d->engines_nr * sizeof(*view.engines);
+	memcpy(&view.choice, d->choice, sizeof(d->choice));
+	memcpy(view.choice.cost, at, d->engines_nr * sizeof(view.choice.cost[0]));
+	*ret_view = view;
+	return 0;
+}
+
+int journal_outcome_read(const void *record, size_t size, const struct journal_outcome **ret)
+{
+	if (size < sizeof(struct journal_outcome) ||
+	    !journal_is(record, size, JOURNAL_OUTCOME, NULL))
+		return -EPROTO;
+	*ret = record;
+	return 0;
+}
+
+int journal_replay(const struct journal_view *view, struct policy_choice *ret_choice)
+{
+	unsigned nr = view->decision->engines_nr;
+
+	policy_choose(&view->decision->params, &view->decision->request, view->engines, nr,
+		      ret_choice);
+	return memcmp(ret_choice, &view->choice, policy_choice_size(nr)) != 0;
+}

@@ -1,0 +1,91 @@
+/*
+ * The journal's records: each decision with all that the policy saw, each outcome, in one ring.
+ *
+ * A decision's record holds parameters, request and engines word for word, so that policy_choose()
+ * on it gives the recorded choice again, byte for byte; names stand beside them for people. No
+ * prompt text, no session id of a client's, no key. Lengths are checked on reading: the ring is
+ * shared memory.
+ */
+#ifndef TURNWARD_ROUTER_JOURNAL_JOURNAL_H
+#define TURNWARD_ROUTER_JOURNAL_JOURNAL_H
+
+#include "router/limits.h"
+#include "router/policy/policy.h"
+#include "shm/state.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum journal_kind { JOURNAL_DECISION = 1, JOURNAL_OUTCOME };
+
+enum { JOURNAL_VERSION = 1, JOURNAL_ID_SIZE = LIMIT_REQUEST_ID + 16 };
+
+/* Both kinds begin so. */
+struct journal_head {
+	uint32_t kind;    /* enum journal_kind */
+	uint32_t version; /* JOURNAL_VERSION */
+	uint64_t wall_ns, ns;
+	char id[JOURNAL_ID_SIZE]; /* x-request-id, zero-terminated */
+};
+
+struct journal_engine {
+	char name[STATE_NAME_MAX + 8];
+};
+
+/* Followed by engines_nr x (journal_engine, policy_engine, policy_cost), each array whole. */
+struct journal_decision {
+	struct journal_head head;
+	char model[LIMIT_MODEL_NAME + 8];
+	uint64_t session; /* keyed hash, for telling sessions apart only */
+	uint64_t took_ns; /* inputs gathered and policy asked */
+	uint64_t attempt; /* 1 = first choice for this request */
+	uint64_t engines_nr;
+	struct policy_params params;
+	struct policy_request request;
+	uint8_t choice[offsetof(struct policy_choice, cost)]; /* its fixed part */
+};
+static_assert(sizeof(struct journal_decision) % 8 == 0, "arrays follow");
+
+struct journal_outcome {
+	struct journal_head head;
+	uint64_t decision; /* number of its record, 0 = was never decided */
+	char engine[STATE_NAME_MAX + 8];
+	char end[24]; /* log word */
+	uint64_t status;
+	uint64_t prompt_tokens, cached_tokens, completion_tokens; /* UINT64_MAX = not reported */
+	/* seconds since the request's first byte; < 0 = has not happened */
+	double body_s, decided_s, sent_s, first_byte_s, first_token_s, end_s;
+};
+
+/* A decision taken apart; the pointers lead into the record. */
+struct journal_view {
+	const struct journal_decision *decision;
+	const struct journal_engine *names;
+	const struct policy_engine *engines;
+	struct policy_choice choice;
+};
+
+/* Bytes of a decision's record. */
+size_t journal_decision_size(unsigned engines_nr);
+
+/* Appends the arrays and the choice behind `into`, whose other fields the caller has set. Returns
+ * the record's size, or 0 if it exceeds `room`. */
+size_t journal_decision_write(struct journal_decision *into, size_t room,
+			      const struct journal_engine *names,
+			      const struct policy_engine *engines, unsigned engines_nr,
+			      const struct policy_choice *choice);
+
+/* 0; -EPROTO for a record that is none, is cut, or was written by another version. */
+int journal_decision_read(const void *record, size_t size, struct journal_view *ret_view);
+int journal_outcome_read(const void *record, size_t size, const struct journal_outcome **ret);
+
+/* 1 if the record is of that kind and, unless id is NULL, of that request. */
+int journal_is(const void *record, size_t size, enum journal_kind kind, const char *id);
+
+/*
+ * Decides again from the record. 0 with the fresh choice; 1 if it differs from the recorded one in
+ * any byte (another build's policy, or damage).
+ */
+int journal_replay(const struct journal_view *view, struct policy_choice *ret_choice);
+
+#endif
