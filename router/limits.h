@@ -3,11 +3,12 @@
 #define TURNWARD_ROUTER_LIMITS_H
 
 enum {
-	LIMIT_HEAD_BYTES = 32 * 1024,     /* a request or response head; clients send ~1 KB */
-	LIMIT_HEAD_FIELD = 16 * 1024,     /* one field line */
-	LIMIT_HEAD_FIELDS = 128,          /* fields of a head */
-	LIMIT_TARGET_BYTES = 8 * 1024,    /* request target */
-	LIMIT_BODY_BLOCK = 64 * 1024,     /* of the body arena; one large receive fills one */
+	LIMIT_HEAD_BYTES = 32 * 1024,  /* a request or response head; clients send ~1 KB */
+	LIMIT_HEAD_FIELD = 16 * 1024,  /* one field line */
+	LIMIT_HEAD_FIELDS = 128,       /* fields of a head */
+	LIMIT_TARGET_BYTES = 8 * 1024, /* request target */
+	LIMIT_BODY_BLOCK = 64 * 1024,  /* of the body arena; one large receive fills one */
+	LIMIT_OUT_BLOCK = 4 * 1024,    /* of output to a client; most events fit in a part of one */
 	LIMIT_STREAM_BUFFER = 256 * 1024, /* for a slow client; then the engine is not read on */
 	LIMIT_SESSION_ID = 256,           /* bytes of a client's session id that count */
 	LIMIT_MODEL_NAME = 120,           /* longest model name that can be matched */

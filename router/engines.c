@@ -1,0 +1,469 @@
+/* The engines as the router knows them: attached agents, model lists, passive health. */
+#include "router/engines.h"
+
+#include "router/http/http.h"
+#include "router/net/link.h"
+#include "router/net/parts.h"
+#include "router/route.h"
+#include "router/worker.h"
+#include "shm/base/clock.h"
+#include "shm/base/jread.h"
+#include "shm/base/log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum {
+	SHUT_FIRST_MS = 100, /* after one failed connect; doubles with each further one */
+	SHUT_MAX_MS = 2000,
+	REFUSED_MS = 250, /* after 429 or 503 without Retry-After */
+	ASK_AGAIN_S = 10, /* a list that we asked for ourselves is this old at most */
+	ASK_TIMEOUT_S = 2,
+	AGENT_SILENT_S = 10, /* an agent's list is trusted this long after its last sample */
+};
+
+static uint64_t name_hash(const char *name, size_t len)
+{
+	return XXH3_64bits(name, len);
+}
+
+/* ---- set-up ---- */
+
+struct engine *engine_by_name(struct worker *w, const char *name)
+{
+	for (uint32_t i = 0; i < w->engines_nr; i++)
+		if (strcmp(w->engines[i].at.name, name) == 0)
+			return &w->engines[i];
+	return NULL;
+}
+
+static struct engine *add(struct worker *w, const struct addr_engine *at)
+{
+	struct engine *e = &w->engines[w->engines_nr];
+
+	if (w->engines_nr == STATE_ENGINES_MAX)
+		return NULL;
+	memset(e, 0, sizeof(*e));
+	e->index = w->engines_nr++;
+	e->region_index = -1;
+	e->at = *at;
+	e->weight = 1;
+	e->agent.file.fd = -1;
+	return e;
+}
+
+int engines_init(struct worker *w, char *error)
+{
+	const struct router_settings *set = w->set;
+
+	for (uint32_t i = 0; i < set->engines_nr; i++) {
+		const struct settings_engine *from = &set->engines[i];
+		struct engine *e = add(w, &from->at);
+
+		if (!e) {
+			snprintf(error, REGION_ERROR_MAX, "more than %d engines",
+				 STATE_ENGINES_MAX);
+			return -E2BIG;
+		}
+		e->configured = 1;
+		e->weight = from->weight;
+		e->any_model = from->any_model;
+		e->kv_capacity = from->kv_capacity;
+		snprintf(e->key, sizeof(e->key), "%s", from->key[0] ? from->key : set->engine_key);
+	}
+	return 0;
+}
+
+void engines_fini(struct worker *w)
+{
+	for (uint32_t i = 0; i < w->engines_nr; i++)
+		if (w->engines[i].attached)
+			engine_file_drop(&w->engines[i].agent);
+}
+
+/* ---- models ---- */
+
+static void models_clear(struct engine *e, enum models_source source)
+{
+	e->models_nr = 0;
+	e->source = source;
+}
+
+static void models_add(struct engine *e, const char *name)
+{
+	size_t len = strnlen(name, STATE_MODEL_MAX + 1);
+
+	if (len == 0 || len > STATE_MODEL_MAX || e->models_nr == STATE_MODELS_MAX)
+		return;
+	e->models_hash[e->models_nr] = name_hash(name, len);
+	memcpy(e->models[e->models_nr], name, len);
+	e->models[e->models_nr++][len] = 0;
+}
+
+/* Requests that waited for a list are decided now. */
+static void wake_held(struct worker *w)
+{
+	for (struct exchange *x = w->inflight, *next; x; x = next) {
+		next = x->next;
+		if (x->conn->state == CONN_HOLD)
+			conn_step(w, x->conn, CONN_EV_DECIDE, &(struct conn_input){ 0 });
+	}
+}
+
+static void models_from_agent(struct worker *w, struct engine *e)
+{
+	uint32_t nr = e->info.models_nr < STATE_MODELS_MAX ? e->info.models_nr : STATE_MODELS_MAX;
+
+	models_clear(e, nr ? MODELS_AGENT : MODELS_ANY);
+	for (uint32_t i = 0; i < nr; i++) {
+		e->info.models[i][STATE_MODEL_MAX] = 0;
+		models_add(e, e->info.models[i]);
+	}
+	wake_held(w);
+}
+
+static void models_from_answer(struct worker *w, struct engine *e, const char *text, size_t len)
+{
+	struct jread doc, data;
+	struct jread_walk walk;
+
+	models_clear(e, MODELS_ANY); /* no list that can be read: it takes any name */
+	if (len && jread_open(&doc, text, len) == 0 && jread_get(&doc, "data", &data) == 0) {
+		jread_walk_begin(&walk, &data);
+		while (data.type == JREAD_ARRAY && jread_walk_next(&walk)) {
+			char name[STATE_MODEL_MAX + 8];
+
+			if (jread_get_str(&walk.value, "id", name, sizeof(name)) == 0)
+				models_add(e, name);
+		}
+		if (e->models_nr)
+			e->source = MODELS_ASKED;
+	}
+	wake_held(w);
+}
+
+uint64_t engines_serving(const struct worker *w, const char *model, size_t len)
+{
+	uint64_t hash = name_hash(model, len), mask = 0;
+
+	for (uint32_t i = 0; i < w->engines_nr; i++) {
+		const struct engine *e = &w->engines[i];
+		int serves = len == 0 || e->any_model || e->source == MODELS_ANY;
+
+		for (uint32_t m = 0; !serves && m < e->models_nr; m++)
+			serves = e->models_hash[m] == hash && strlen(e->models[m]) == len &&
+				 memcmp(e->models[m], model, len) == 0;
+		if (serves && !e->gone)
+			mask |= 1ull << i;
+	}
+	return mask;
+}
+
+int engines_asking(const struct worker *w)
+{
+	for (uint32_t i = 0; i < w->engines_nr; i++)
+		if (w->engines[i].ask.link)
+			return 1;
+	return 0;
+}
+
+/* ---- questions of our own ---- */
+
+static void ask_end(struct worker *w, struct engine *e, int good)
+{
+	struct engine_ask *ask = &e->ask;
+	struct link *link = ask->link;
+	size_t len = ask->len;
+
+	ask->link = NULL;
+	if (link->sending) {
+		link->held_head = ask->out;
+		ask->out = NULL;
+	}
+	link_drop(w, link);
+	if (ask->out)
+		slab_give(&w->heads, ask->out);
+	ask->out = NULL;
+	/*
+	 * An engine that cannot be reached keeps what was known of it; one that answers without a
+	 * list takes any name.
+	 */
+	if (good)
+		models_from_answer(w, e, (char *)ask->answer->data, ask->status == 200 ? len : 0);
+	else
+		wake_held(w);
+	if (ask->answer)
+		slab_give(&w->bodies, ask->answer);
+	ask->answer = NULL;
+}
+
+static void ask_begin(struct worker *w, struct engine *e)
+{
+	struct engine_ask *ask = &e->ask;
+
+	if (ask->link)
+		return;
+	*ask = (struct engine_ask){ 0 };
+	e->asked_ns = w->now_ns;
+	e->asked_restarts = e->own_restarts;
+	ask->out = block_take(&w->heads);
+	ask->answer = block_take(&w->bodies);
+	if (ask->out && ask->answer)
+		ask->link = link_dial(w, e, LINK_ASK, 0);
+	if (ask->link) {
+		count(&w->counters, COUNTER_engine_questions, 1);
+		return;
+	}
+	if (ask->out)
+		slab_give(&w->heads, ask->out);
+	if (ask->answer)
+		slab_give(&w->bodies, ask->answer);
+	*ask = (struct engine_ask){ 0 };
+}
+
+void engines_ask(struct worker *w)
+{
+	for (uint32_t i = 0; i < w->engines_nr; i++) {
+		struct engine *e = &w->engines[i];
+
+		if (!e->gone && w->now_ns - e->asked_ns > NS_PER_S / 2)
+			ask_begin(w, e);
+	}
+}
+
+static void ask_send(struct worker *w, struct engine *e)
+{
+	struct engine_ask *ask = &e->ask;
+	struct iovec iov;
+
+	ask->out->end = snprintf((char *)ask->out->data, block_capacity(&w->heads),
+				 "GET /v1/models HTTP/1.1\r\nhost: %s\r\n%s%s%s"
+				 "x-turnward-internal: models\r\nconnection: close\r\n\r\n",
+				 e->at.host, e->key[0] ? "authorization: Bearer " : "", e->key,
+				 e->key[0] ? "\r\n" : "");
+	iov = (struct iovec){ ask->out->data, ask->out->end };
+	ask->link->state = LINK_BUSY;
+	ask->link->sending = 1;
+	loop_send(w->loop, ask->link->handle, &iov, 1);
+	loop_receive(w->loop, ask->link->handle);
+	wheel_arm(&w->wheel, &ask->link->timer, w->now_ns + ASK_TIMEOUT_S * (uint64_t)NS_PER_S);
+}
+
+/* Collects head and body in one block, the body decoded over the head's place. 1 when complete. */
+static int ask_take(struct worker *w, struct engine *e, const uint8_t *data, size_t len)
+{
+	struct engine_ask *ask = &e->ask;
+	struct block *b = ask->answer;
+	size_t had = b->end, cap = block_capacity(&w->bodies);
+	size_t at = 0;
+
+	if (!ask->have_head) {
+		size_t n = len < cap - had ? len : cap - had, end;
+
+		memcpy(b->data + had, data, n);
+		b->end += n;
+		end = http_head_end((char *)b->data, b->end, had);
+		if (end == 0)
+			return b->end == cap ? -E2BIG : 0;
+		if (http_response_parse(&w->head, (char *)b->data, end, HTTP_METHOD_GET) < 0)
+			return -EPROTO;
+		ask->have_head = 1;
+		ask->status = w->head.status;
+		http_body_begin(&ask->body, &w->head);
+		at = end - had;
+		b->end = 0;
+	}
+	for (;;) {
+		const char *piece;
+		size_t used, n;
+		int done = http_body_step(&ask->body, (const char *)data + at, len - at, &used,
+					  &piece, &n);
+
+		if (done < 0)
+			return done;
+		if (n > cap - ask->len)
+			return -E2BIG;
+		memcpy(b->data + ask->len, piece, n);
+		ask->len += n;
+		at += used;
+		if (done || at == len)
+			return done;
+	}
+}
+
+void engine_ask_event(struct worker *w, struct link *link, const struct loop_event *ev)
+{
+	struct engine *e = &w->engines[link->engine];
+	int got;
+
+	assert(e->ask.link == link);
+	switch (ev->op) {
+	case LOOP_CONNECTED:
+		if (ev->res == 0 && link->state == LINK_DIALING)
+			ask_send(w, e);
+		else
+			ask_end(w, e, 0);
+		break;
+	case LOOP_RECEIVED:
+		if (ev->res > 0)
+			got = ask_take(w, e, ev->data, ev->res);
+		else
+			got = ev->res == 0 && e->ask.have_head && http_body_eof(&e->ask.body) == 0
+				      ? 1
+				      : -EPIPE;
+		if (got != 0)
+			ask_end(w, e, got > 0);
+		break;
+	default:
+		break;
+	}
+}
+
+/* ---- agents ---- */
+
+static void detach(struct engine *e)
+{
+	engine_file_drop(&e->agent);
+	e->attached = 0;
+	e->info_seq = 0;
+	memset(&e->state, 0, sizeof(e->state));
+}
+
+static void attach(struct worker *w, struct engine *e)
+{
+	char error[REGION_ERROR_MAX];
+
+	if (e->attached && region_file_moved(&w->region, &e->agent.file))
+		detach(e);
+	if (!e->attached && engine_file_attach(&e->agent, &w->region, e->at.name, error) == 0)
+		e->attached = 1;
+}
+
+static void read_info(struct worker *w, struct engine *e)
+{
+	uint64_t seq = 0;
+	struct engine_info info;
+
+	if (engine_file_read_info(&e->agent, &info, &seq) < 0 || seq == e->info_seq)
+		return;
+	e->info = info;
+	e->info_seq = seq;
+	if (e->info.models_nr || e->source != MODELS_ASKED)
+		models_from_agent(w, e);
+}
+
+/* An engine that only the region names: from its agent's file. */
+static void found(void *ctx, const char *file)
+{
+	struct worker *w = ctx;
+	const char *name = file + strlen("engine.");
+	char text[STATE_NAME_MAX + ADDR_URL_MAX + 4], error[REGION_ERROR_MAX], why[ADDR_WHY_MAX];
+	struct engine_file agent;
+	struct engine_info info;
+	struct addr_engine at;
+	struct engine *e;
+
+	if (!region_engine_name_valid(name) || engine_by_name(w, name) ||
+	    engine_file_attach(&agent, &w->region, name, error) < 0)
+		return;
+	if (engine_file_read_info(&agent, &info, NULL) == 0 &&
+	    region_file_alive(&agent.file) == 1) {
+		info.url[sizeof(info.url) - 1] = 0;
+		snprintf(text, sizeof(text), "%s=%s", name, info.url);
+		if (addr_engine_parse(&at, text, why) == 0 && (e = add(w, &at))) {
+			snprintf(e->key, sizeof(e->key), "%s", w->set->engine_key);
+			worker_engines_changed(w);
+			log_say(LOG_INFO, "engine %s found in the region: %s", name, info.url);
+		}
+	}
+	engine_file_drop(&agent);
+}
+
+static int agent_fresh(const struct worker *w, const struct engine *e)
+{
+	return e->attached && e->state.read_ns &&
+	       w->now_ns - e->state.read_ns < AGENT_SILENT_S * (uint64_t)NS_PER_S;
+}
+
+void engines_tick(struct worker *w)
+{
+	if (w->set->engines_nr == 0)
+		region_list(&w->region, "engine.", found, w);
+	for (uint32_t i = 0; i < w->engines_nr; i++) {
+		struct engine *e = &w->engines[i];
+		struct router_engine mine;
+
+		attach(w, e);
+		if (e->attached)
+			read_info(w, e);
+		if (e->region_index >= 0 &&
+		    router_file_engine_read(&w->file, e->region_index, &mine) == 0)
+			e->drained = mine.drain != 0;
+		if (!agent_fresh(w, e) &&
+		    (e->source == MODELS_UNKNOWN || e->own_restarts != e->asked_restarts ||
+		     w->now_ns - e->asked_ns > ASK_AGAIN_S * (uint64_t)NS_PER_S))
+			ask_begin(w, e);
+	}
+}
+
+void engines_read(struct worker *w)
+{
+	for (uint32_t i = 0; i < w->engines_nr; i++)
+		if (w->engines[i].attached)
+			engine_file_prefetch(&w->engines[i].agent);
+	for (uint32_t i = 0; i < w->engines_nr; i++) {
+		struct engine *e = &w->engines[i];
+		uint64_t seen = e->state.read_ns;
+
+		if (!e->attached || engine_file_read(&e->agent, &e->state, NULL) < 0)
+			continue; /* the last good copy stays, with its age */
+		if (e->state.read_ns != seen)
+			route_observe(w, e);
+	}
+}
+
+/* ---- passive health ---- */
+
+void engine_connect_failed(struct worker *w, struct engine *e)
+{
+	uint64_t ms = SHUT_FIRST_MS << (e->failures < 8 ? e->failures : 8);
+
+	if (ms > SHUT_MAX_MS)
+		ms = SHUT_MAX_MS;
+	e->shut_until_ns = w->now_ns + ms * NS_PER_MS;
+	if (e->failures++ == 0) {
+		log_say(LOG_WARN, "engine %s cannot be reached", e->at.name);
+		/* Whatever its cache held is not assumed of the process that comes next. */
+		e->own_restarts++;
+		route_engine_lost(w, e);
+	}
+	link_drop_idle(w, e);
+}
+
+void engine_answered(struct worker *w, struct engine *e)
+{
+	if (e->failures == 0)
+		return;
+	log_say(LOG_INFO, "engine %s answers again", e->at.name);
+	e->failures = 0;
+	e->shut_until_ns = 0;
+	ask_begin(w, e);
+}
+
+void engine_refused(struct worker *w, struct engine *e, uint64_t pause_ns)
+{
+	uint64_t until = w->now_ns + (pause_ns ? pause_ns : REFUSED_MS * (uint64_t)NS_PER_MS);
+
+	if (until > e->shut_until_ns)
+		e->shut_until_ns = until;
+}
+
+int engine_open(const struct worker *w, const struct engine *e)
+{
+	if (e->gone || e->shut_until_ns > w->now_ns)
+		return 0;
+	return !(agent_fresh(w, e) && e->state.health == ENGINE_HEALTH_DOWN);
+}

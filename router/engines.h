@@ -1,0 +1,126 @@
+/*
+ * The engines as the router knows them: where they are, what they serve, how they are, who may get
+ * work.
+ *
+ * An engine's state comes from its agent through the region where there is one; without an agent
+ * the router asks /v1/models itself and routes on its own books. Refreshing is done once a second
+ * and on need, never in a decision.
+ */
+#ifndef TURNWARD_ROUTER_ENGINES_H
+#define TURNWARD_ROUTER_ENGINES_H
+
+#include "router/net/chain.h"
+#include "router/stats/ewma.h"
+#include "router/stats/window.h"
+#include "shm/base/addr.h"
+#include "shm/files.h"
+#include "shm/state.h"
+
+#include "router/http/http.h"
+
+#include <stdint.h>
+
+struct loop_event;
+struct worker;
+struct link;
+
+/* Where the list of models comes from. */
+enum models_source { MODELS_UNKNOWN, MODELS_AGENT, MODELS_ASKED, MODELS_ANY };
+
+/* A question of the router's own to an engine: GET PATH, the answer's body in one block. */
+struct engine_ask {
+	struct link *link; /* NULL = none under way */
+	struct block *out, *answer;
+	uint8_t have_head;
+	int status;
+	struct http_body body;
+	size_t len;
+};
+
+/* What outlives the worker about an engine, in the calibration section by region index. */
+struct engine_learnt {
+	double calibration; /* EWMA of measured / predicted TTFT, 0 = none */
+	uint64_t restarts;  /* times the router saw it away */
+};
+
+struct engine {
+	uint32_t index;    /* in worker.engines and in the ledger */
+	int region_index;  /* in the `router` file: stable over restarts */
+	uint8_t any_model; /* configured so: takes any name */
+	uint8_t drained;
+	uint8_t configured; /* from the configuration; else found in the region */
+	uint8_t gone;       /* found in the region once, now neither there nor alive */
+	double weight;
+	uint64_t kv_capacity; /* configured, tokens; 0 = as its agent says */
+	char key[256];        /* sent as Authorization instead of the client's; "" = untouched */
+	struct addr_engine at;
+
+	/* the agent's record */
+	struct engine_file agent;
+	int attached;
+	struct engine_state state; /* last good copy; read_ns 0 = none */
+	struct engine_info info;
+	uint64_t info_seq;
+
+	/* models */
+	enum models_source source;
+	uint32_t models_nr;
+	uint64_t models_hash[STATE_MODELS_MAX]; /* of the names */
+	char models[STATE_MODELS_MAX][STATE_MODEL_MAX + 8];
+	uint64_t asked_ns; /* when the list was last asked for */
+	struct engine_ask ask;
+	uint64_t asked_restarts; /* own_restarts when it was asked */
+
+	/* cache epoch: the agent's, or counted here when the engine was seen down */
+	uint64_t epoch, own_restarts;
+
+	/* passive health */
+	uint32_t failures;      /* connects that failed in a row */
+	uint64_t shut_until_ns; /* no new work before; 0 = open */
+
+	/* links */
+	struct link *idle;
+	uint32_t idle_nr, links_nr;
+
+	/* own timing */
+	struct window ttft, e2e;
+	struct ewma ttft_ewma;
+	double recent_ttft_s;         /* the quantile that the policy sees */
+	struct engine_learnt *learnt; /* in the region */
+	struct latency_record timing;
+};
+
+/* Reads the configuration's engines (settings) into worker.engines. 0 or -errno with `error`. */
+int engines_init(struct worker *w, char *error);
+void engines_fini(struct worker *w);
+
+/* Once a second: agents that came, went or were replaced; region's engines when none is configured.
+ */
+void engines_tick(struct worker *w);
+
+/* Copies every agent's newest record into engine->state. In place, no system call. */
+void engines_read(struct worker *w);
+
+/* Bit mask of engines that serve the model; all that take any name included. len 0 = any engine. */
+uint64_t engines_serving(const struct worker *w, const char *model, size_t len);
+
+/* 1 if some engine's list is not known yet or being asked again, so that a 404 would be early. */
+int engines_asking(const struct worker *w);
+
+/* Asks every engine without an agent for its models (again). */
+void engines_ask(struct worker *w);
+
+/* Passive health, from the data path. */
+void engine_connect_failed(struct worker *w, struct engine *e);
+void engine_answered(struct worker *w, struct engine *e);
+void engine_refused(struct worker *w, struct engine *e, uint64_t pause_ns); /* 429 or 503 */
+
+/* May get new work now, as far as health goes. */
+int engine_open(const struct worker *w, const struct engine *e);
+
+/* The link's events when it belongs to a question of ours. */
+void engine_ask_event(struct worker *w, struct link *link, const struct loop_event *ev);
+
+struct engine *engine_by_name(struct worker *w, const char *name);
+
+#endif

@@ -1,0 +1,218 @@
+/* Prometheus metrics of the router: counters from their list, gauges per engine, histograms. */
+#include "router/metrics.h"
+
+#include "router/route.h"
+#include "router/worker.h"
+#include "shm/base/clock.h"
+#include "shm/base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#ifdef TURNWARD_JEMALLOC
+#include <jemalloc/jemalloc.h>
+#endif
+
+static void head(FILE *out, const char *name, const char *type, const char *help)
+{
+	fprintf(out, "# HELP turnward_%s %s\n# TYPE turnward_%s %s\n", name, help, name, type);
+}
+
+static void gauge(FILE *out, const char *name, const char *help, double value)
+{
+	head(out, name, "gauge", help);
+	fprintf(out, "turnward_%s %.17g\n", name, value);
+}
+
+static void counters(struct worker *w, FILE *out)
+{
+	char name[80];
+
+	for (int i = 0; i < COUNTERS_NR; i++) {
+		snprintf(name, sizeof(name), "%s_total", counter_names[i]);
+		head(out, name, "counter", counter_help[i]);
+		fprintf(out, "turnward_%s %lu\n", name,
+			(unsigned long)counter_value(&w->counters, i));
+	}
+	for (int i = 0; i < ENGINE_COUNTERS_NR; i++) {
+		snprintf(name, sizeof(name), "engine_%s_total", engine_counter_names[i]);
+		head(out, name, "counter", engine_counter_help[i]);
+		for (uint32_t e = 0; e < w->engines_nr; e++)
+			fprintf(out, "turnward_%s{engine=\"%s\"} %lu\n", name,
+				w->engines[e].at.name,
+				(unsigned long)engine_counter_value(&w->counters, e, i));
+	}
+}
+
+/* A gauge with one value per engine. */
+#define ENGINE_GAUGES(X)                                                                           \
+	X("engine_up", "1 if the engine may get new work", engine_open(w, e))                      \
+	X("engine_drained", "1 if the operator has drained it", e->drained)                        \
+	X("engine_inflight_requests", "requests of this router in the engine", sums.requests)      \
+	X("engine_waiting_requests", "of these, without a first token", sums.waiting_requests)     \
+	X("engine_pending_prefill_tokens", "uncached prompt tokens of these", sums.waiting_tokens) \
+	X("engine_decoding_sequences", "of these, past their first token", sums.decoding)          \
+	X("engine_links", "connections to the engine", e->links_nr)                                \
+	X("engine_idle_links", "of these, resting", e->idle_nr)                                    \
+	X("engine_calibration_ratio", "measured over predicted TTFT, 0 = none yet",                \
+	  e->learnt->calibration)                                                                  \
+	X("engine_ttft_p90_seconds", "recent TTFT, 90th percentile", e->timing.ttft_p90_s)         \
+	X("agent_attached", "1 if an agent's record of the engine is there", e->attached)          \
+	X("agent_sample_age_seconds", "age of the agent's record, 0 = none",                       \
+	  e->state.read_ns ? (double)(w->now_ns - e->state.read_ns) * 1e-9 : 0)
+
+static void engines(struct worker *w, FILE *out)
+{
+#define PRINT(text, help, value)                                                     \
+	head(out, text, "gauge", help);                                              \
+	for (uint32_t i = 0; i < w->engines_nr; i++) {                               \
+		const struct engine *e = &w->engines[i];                             \
+		struct ledger_sums sums;                                             \
+		ledger_books_get(w->ledger, i, &sums);                               \
+		fprintf(out, "turnward_" text "{engine=\"%s\"} %.17g\n", e->at.name, \
+			(double)(value));                                            \
+	}
+	ENGINE_GAUGES(PRINT)
+#undef PRINT
+}
+
+/* What agents report, one gauge a field; and what they do not. */
+static void agents(struct worker *w, FILE *out)
+{
+#define AGENT_FIELD(field, type, unit, meaning)                                          \
+	head(out, "agent_" #field, "gauge", meaning " [" unit "]");                      \
+	for (uint32_t i = 0; i < w->engines_nr; i++)                                     \
+		if (ENGINE_HAS(&w->engines[i].state, field))                             \
+			fprintf(out, "turnward_agent_" #field "{engine=\"%s\"} %.17g\n", \
+				w->engines[i].at.name, (double)w->engines[i].state.field);
+	ENGINE_FIELDS(AGENT_FIELD)
+#undef AGENT_FIELD
+	head(out, "engine_signal_missing", "gauge", "1 if the engine's agent cannot report it");
+#define MISSING(field, type, unit, meaning)                                             \
+	if (e->attached && e->state.read_ns)                                            \
+		fprintf(out,                                                            \
+			"turnward_engine_signal_missing{engine=\"%s\",signal=\"" #field \
+			"\"} %d\n",                                                     \
+			e->at.name, !ENGINE_HAS(&e->state, field));
+	for (uint32_t i = 0; i < w->engines_nr; i++) {
+		const struct engine *e = &w->engines[i];
+
+		ENGINE_FIELDS(MISSING)
+	}
+#undef MISSING
+}
+
+static void histogram(FILE *out, const char *name, const char *help, const struct hist *h,
+		      const double *bounds, int n)
+{
+	head(out, name, "histogram", help);
+	for (int i = 0; i < n; i++)
+		fprintf(out, "turnward_%s_bucket{le=\"%g\"} %lu\n", name, bounds[i],
+			(unsigned long)(h->n - hist_count_above(h, bounds[i])));
+	fprintf(out, "turnward_%s_bucket{le=\"+Inf\"} %lu\n", name, (unsigned long)h->n);
+	fprintf(out, "turnward_%s_sum %.17g\nturnward_%s_count %lu\n", name, h->sum, name,
+		(unsigned long)h->n);
+}
+
+static void histograms(struct worker *w, FILE *out)
+{
+	static const double seconds[] = { 0.05, 0.1, 0.25, 0.5, 1,  2.5, 5,
+					  7.5,  10,  15,   20,  40, 80,  160 };
+	static const double micro[] = { 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 1e-3 };
+
+	histogram(out, "ttft_seconds", "first byte of the request to first token of its stream",
+		  &w->ttft, seconds, 14);
+	histogram(out, "request_duration_seconds", "requests that completed", &w->e2e, seconds, 14);
+	histogram(out, "route_decision_seconds", "inputs gathered and policy asked", &w->decision,
+		  micro, 8);
+}
+
+static void pools(struct worker *w, FILE *out)
+{
+	const struct slab *all[] = { &w->bodies,    &w->heads, &w->outs,
+				     &w->exchanges, &w->scans, &w->routes };
+
+	head(out, "memory_blocks", "gauge", "blocks of each pool in use");
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		fprintf(out, "turnward_memory_blocks{pool=\"%s\"} %lu\n", all[i]->name,
+			(unsigned long)all[i]->used);
+	head(out, "memory_limit_blocks", "gauge", "blocks that each pool may have");
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		fprintf(out, "turnward_memory_limit_blocks{pool=\"%s\"} %lu\n", all[i]->name,
+			(unsigned long)all[i]->limit);
+#ifdef TURNWARD_JEMALLOC
+	uint64_t epoch = 1;
+	size_t n = sizeof(epoch), value, size = sizeof(value);
+
+	mallctl("epoch", &epoch, &n, &epoch, n);
+	if (mallctl("stats.allocated", &value, &size, NULL, 0) == 0)
+		gauge(out, "jemalloc_allocated_bytes", "bytes that the router asked for", value);
+	if (mallctl("stats.resident", &value, &size, NULL, 0) == 0)
+		gauge(out, "jemalloc_resident_bytes", "bytes that the allocator holds", value);
+#endif
+}
+
+static void process(struct worker *w, FILE *out)
+{
+	struct rusage usage;
+	unsigned long size = 0, resident = 0;
+	FILE *statm = fopen("/proc/self/statm", "re");
+
+	if (statm) {
+		if (fscanf(statm, "%lu %lu", &size, &resident) != 2)
+			resident = 0;
+		fclose(statm);
+	}
+	getrusage(RUSAGE_SELF, &usage);
+	fprintf(out,
+		"# HELP process_cpu_seconds_total CPU time of the worker\n"
+		"# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total %.6f\n",
+		(double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+			(double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6);
+	fprintf(out,
+		"# HELP process_resident_memory_bytes of the worker\n"
+		"# TYPE process_resident_memory_bytes gauge\nprocess_resident_memory_bytes %lu\n",
+		resident * (unsigned long)sysconf(_SC_PAGESIZE));
+	gauge(out, "uptime_seconds", "of the worker", (double)(w->now_ns - w->started_ns) * 1e-9);
+}
+
+int metrics_write(struct worker *w, FILE *out)
+{
+	struct session_totals sessions;
+
+	head(out, "build_info", "gauge", "always 1");
+	fprintf(out, "turnward_build_info{version=\"%s\",io=\"%s\",policy=\"%s\"} 1\n",
+		TURNWARD_VERSION, loop_kind_name(loop_kind_of(w->loop)),
+		policy_name(w->params.policy));
+	counters(w, out);
+	gauge(out, "requests_inflight", "requests whose head was read and that have not ended",
+	      (double)(counter_value(&w->counters, COUNTER_requests_started) -
+		       counter_value(&w->counters, COUNTER_requests_completed) -
+		       counter_value(&w->counters, COUNTER_requests_failed) -
+		       counter_value(&w->counters, COUNTER_requests_aborted)));
+	gauge(out, "connections", "client connections", w->conns_nr);
+	gauge(out, "connections_max", "client connections that fit", w->conns_max);
+	sessions_totals(&w->sessions, &sessions);
+	gauge(out, "sessions", "sessions known", (double)sessions.entries);
+	engines(w, out);
+	agents(w, out);
+	histograms(w, out);
+	pools(w, out);
+	gauge(out, "log_dropped", "log lines that stderr did not take", (double)log_dropped());
+	process(w, out);
+	return ferror(out) ? -1 : 0;
+}
+
+int admin_index_write(struct worker *w, FILE *out)
+{
+	fprintf(out,
+		"turnward-router %s, region %s\n\n"
+		"/live     200 while the loop turns\n"
+		"/ready    200 with at least one usable engine and not draining\n"
+		"/metrics  Prometheus\n"
+		"/status   engines, sessions, parameters as JSON\n",
+		TURNWARD_VERSION, w->region.path);
+	return 0;
+}

@@ -1,0 +1,591 @@
+/* The state table of client connections, the one mover of states, and the client's side of sending.
+ */
+#include "router/net/conn.h"
+
+#include "router/accesslog.h"
+#include "router/net/parts.h"
+#include "router/route.h"
+#include "router/worker.h"
+#include "shm/base/clock.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define END_ROW(name, word, outcome, status, type, code, text) \
+	[END_##name] = { word, OUTCOME_##outcome, status, type, code, text },
+const struct conn_end_info conn_ends[CONN_ENDS_NR] = { CONN_ENDS(END_ROW) };
+#define STATE_ROW(name, text) [CONN_##name] = #name,
+const char *const conn_state_names[CONN_STATES_NR] = { CONN_STATES(STATE_ROW) };
+
+/* ---- those that wait for room in the body arena, first come first served ---- */
+
+void hungry_add(struct worker *w, struct conn *c)
+{
+	struct conn **p = &w->hungry;
+
+	if (c->hungry)
+		return;
+	while (*p)
+		p = &(*p)->hungry_next;
+	*p = c;
+	c->hungry_next = NULL;
+	c->hungry = 1;
+}
+
+static void hungry_remove(struct worker *w, struct conn *c)
+{
+	struct conn **p = &w->hungry;
+
+	if (!c->hungry)
+		return;
+	while (*p != c)
+		p = &(*p)->hungry_next;
+	*p = c->hungry_next;
+	c->hungry_next = NULL;
+	c->hungry = 0;
+}
+
+/* ---- output ---- */
+
+int out_append(struct worker *w, struct conn *c, const void *data, size_t len)
+{
+	return chain_append(&c->out, &w->outs, data, len);
+}
+
+void out_pump(struct worker *w, struct conn *c)
+{
+	struct iovec iov[LOOP_IOV_MAX];
+	int n;
+
+	if (c->sending || c->out.bytes == 0 || c->state == CONN_CLOSE)
+		return;
+	n = chain_iov(&c->out, iov, LOOP_IOV_MAX, &c->in_flight);
+	c->sending = 1;
+	loop_send(w->loop, c->handle, iov, n);
+	wheel_arm(&w->wheel, &c->send_timer, w->now_ns + w->set->client_send_timeout);
+}
+
+void client_timer(struct worker *w, struct conn *c, uint64_t after_ns)
+{
+	if (after_ns)
+		wheel_arm(&w->wheel, &c->timer, w->now_ns + after_ns);
+	else
+		wheel_disarm(&w->wheel, &c->timer);
+}
+
+void client_read(struct worker *w, struct conn *c)
+{
+	if (c->filling)
+		return;
+	c->paused = 0;
+	loop_receive(w->loop, c->handle);
+}
+
+void early_keep(struct worker *w, struct conn *c, const uint8_t *data, size_t len)
+{
+	if (len == 0)
+		return;
+	if (chain_append(&c->early, &w->outs, data, len) < 0)
+		c->close_after = 1; /* what follows is lost: nothing after this request */
+	if (c->early.bytes >= LIMIT_HEAD_BYTES && !c->paused) {
+		c->paused = 1;
+		loop_pause(w->loop, c->handle);
+	}
+}
+
+/* ---- ends ---- */
+
+static void inflight_remove(struct worker *w, struct exchange *x)
+{
+	*x->prev = x->next;
+	if (x->next)
+		x->next->prev = x->prev;
+	w->inflight_nr--;
+}
+
+void exchange_end(struct worker *w, struct conn *c, enum conn_end end)
+{
+	struct exchange *x = c->x;
+
+	assert(x && x->conn == c);
+	x->end = end;
+	dispatch_release(w, x);
+	route_ended(w, x);
+	if (x->counted) {
+		static const enum counter by_outcome[] = {
+			[OUTCOME_COMPLETED] = COUNTER_requests_completed,
+			[OUTCOME_FAILED] = COUNTER_requests_failed,
+			[OUTCOME_ABORTED] = COUNTER_requests_aborted,
+		};
+		count(&w->counters, by_outcome[conn_ends[end].outcome], 1);
+		count(&w->counters, COUNTER_bytes_in, x->bytes_in);
+		count(&w->counters, COUNTER_bytes_out, x->bytes_out);
+		accesslog_request(w, x);
+	}
+	if (x->id[0])
+		request_id_forget(w, x);
+	route_free(w, x);
+	scan_release(w, x);
+	if (x->head)
+		slab_give(&w->heads, x->head);
+	if (x->answer_head)
+		slab_give(&w->heads, x->answer_head);
+	assert(!x->out_head && !x->body.head);
+	inflight_remove(w, x);
+	slab_give(&w->exchanges, x);
+	c->x = NULL;
+	c->served++;
+}
+
+/* Whether the connection can carry another request once `out` is taken. */
+static int can_stay(const struct worker *w, const struct conn *c, const struct exchange *x)
+{
+	return x->keep_alive && x->complete && !c->close_after && !w->draining;
+}
+
+enum conn_state conn_finish(struct worker *w, struct conn *c)
+{
+	if (c->x)
+		c->close_after |= !can_stay(w, c, c->x);
+	client_timer(w, c, 0);
+	if (c->out.bytes == 0 && !c->sending)
+		return CONN_FLUSH; /* conn_step() takes it on from there at once */
+	out_pump(w, c);
+	return CONN_FLUSH;
+}
+
+enum conn_state exchange_fail(struct worker *w, struct conn *c, enum conn_end end)
+{
+	struct exchange *x = c->x;
+	const struct conn_end_info *info = &conn_ends[end];
+	struct http_failure failure = {
+		.status = x->error_status ? x->error_status : info->status,
+		.type = x->error_status ? NULL : info->type,
+		.code = x->error_code ? x->error_code : info->code,
+		.message = x->error_text ? x->error_text : info->text,
+		.request_id = x->id[0] ? x->id : NULL,
+		.retry_after_s = info->status == 503 ? 1 : 0,
+		.close = !can_stay(w, c, x),
+		.head_only = x->head_only,
+	};
+	char text[4096];
+	size_t len;
+
+	if (x->answered || failure.status == 0) {
+		/* A cut stream: no terminator, and the connection ends so that the client sees it.
+		 */
+		c->close_after = 1;
+	} else if (http_error_write(text, sizeof(text), &failure, &len) == 0 &&
+		   out_append(w, c, text, len) == 0) {
+		x->status = failure.status;
+		x->bytes_out += len;
+	} else {
+		c->close_after = 1;
+	}
+	c->close_after |= failure.close;
+	exchange_end(w, c, end);
+	return conn_finish(w, c);
+}
+
+enum conn_state exchange_answer(struct worker *w, struct conn *c, int status, const char *type,
+				const char *body, size_t len)
+{
+	struct exchange *x = c->x;
+	char head[512];
+	int n = snprintf(head, sizeof(head),
+			 "HTTP/1.1 %d %s\r\ncontent-type: %s\r\ncontent-length: %zu\r\n"
+			 "x-request-id: %s\r\n%s\r\n",
+			 status, http_status_text(status), type, len, x->id,
+			 can_stay(w, c, x) ? (x->minor ? "" : "connection: keep-alive\r\n")
+					   : "connection: close\r\n");
+
+	assert(n > 0 && (size_t)n < sizeof(head));
+	x->status = status;
+	if (out_append(w, c, head, n) < 0 || (!x->head_only && out_append(w, c, body, len) < 0)) {
+		exchange_end(w, c, END_OVERLOAD);
+		return conn_shut(w, c);
+	}
+	x->bytes_out += n + (x->head_only ? 0 : len);
+	c->close_after |= !can_stay(w, c, x);
+	exchange_end(w, c, END_OK);
+	return conn_finish(w, c);
+}
+
+/* ---- actions of the client's side ---- */
+
+enum conn_state conn_shut(struct worker *w, struct conn *c)
+{
+	wheel_disarm(&w->wheel, &c->timer);
+	wheel_disarm(&w->wheel, &c->send_timer);
+	loop_close(w->loop, c->handle);
+	return CONN_CLOSE;
+}
+
+static enum conn_state accepted(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	client_timer(w, c, w->set->head_timeout);
+	client_read(w, c);
+	return CONN_IDLE;
+}
+
+static enum conn_state hang_up(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	if (c->x)
+		exchange_end(w, c, END_CLIENT_GONE);
+	return conn_shut(w, c);
+}
+
+/* The client closed but takes the rest of what is already written: send it, then close. */
+static enum conn_state gone_in_flush(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	c->close_after = c->gone = 1;
+	if (in->res < 0)
+		return conn_shut(w, c);
+	return CONN_FLUSH;
+}
+
+static enum conn_state took(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	return c->state;
+}
+
+static enum conn_state relay_took(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	relay_client_took(w, c);
+	return CONN_RELAY;
+}
+
+static enum conn_state keep_early(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	early_keep(w, c, in->data, in->len);
+	return c->state;
+}
+
+static enum conn_state discard(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	return c->state;
+}
+
+/*
+ * Everything is written. A connection that ends while the client may still be sending is
+ * half-closed and read off for a moment: closing at once would send a reset that could destroy the
+ * answer.
+ */
+static enum conn_state flushed(struct worker *w, struct conn *c)
+{
+	assert(!c->x && c->out.bytes == 0);
+	if (c->close_after || w->draining) {
+		if (c->gone)
+			return conn_shut(w, c);
+		shutdown(loop_fd(w->loop, c->handle), SHUT_WR);
+		chain_clear(&c->early, &w->outs);
+		client_read(w, c);
+		client_timer(w, c, NS_PER_S);
+		return CONN_LINGER;
+	}
+	client_timer(w, c, w->set->keepalive_timeout);
+	if (c->early.bytes == 0)
+		client_read(w, c);
+	return CONN_IDLE;
+}
+
+static enum conn_state close_done(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	assert(!c->x);
+	hungry_remove(w, c);
+	chain_clear(&c->out, &w->outs);
+	chain_clear(&c->early, &w->outs);
+	if (c->fill)
+		slab_give(&w->bodies, c->fill);
+	c->fill = NULL;
+	c->generation++;
+	c->handle = -1;
+	c->next = w->conns_free;
+	w->conns_free = c;
+	w->conns_nr--;
+	return CONN_FREE;
+}
+
+static enum conn_state shut(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	return conn_shut(w, c);
+}
+
+static enum conn_state head_late(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	return exchange_fail(w, c, END_HEAD_TIMEOUT);
+}
+
+static enum conn_state body_late(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	if (c->hungry) { /* the router itself does not read on: no fault of the client's */
+		client_timer(w, c, w->set->body_timeout);
+		return CONN_BODY;
+	}
+	return exchange_fail(w, c, END_BODY_TIMEOUT);
+}
+
+static enum conn_state hold_late(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	return exchange_fail(w, c, c->x->end);
+}
+
+static enum conn_state decide(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	return dispatch_decide(w, c);
+}
+
+static enum conn_state first_byte_late(struct worker *w, struct conn *c,
+				       const struct conn_input *in)
+{
+	return exchange_fail(w, c, END_FIRST_BYTE_TIMEOUT);
+}
+
+static enum conn_state stream_late(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	if (c->x->engine_paused) { /* the client is slow, not the engine */
+		client_timer(w, c, w->set->stream_idle_timeout);
+		return CONN_RELAY;
+	}
+	return exchange_fail(w, c, END_STREAM_IDLE);
+}
+
+/* A fill that was under way when its request ended early: bytes that nobody needs. */
+static enum conn_state filled_for_nobody(struct worker *w, struct conn *c,
+					 const struct conn_input *in)
+{
+	if (c->fill)
+		slab_give(&w->bodies, c->fill);
+	c->fill = NULL;
+	client_read(w, c);
+	return c->state;
+}
+
+/*
+ * Every legal pair. A hole is a bug of ours, never bad input: input that has no place in a state is
+ * given an entry that says what becomes of it.
+ */
+static conn_action *const actions[CONN_STATES_NR][CONN_EVENTS_NR] = {
+	[CONN_FREE] = { [CONN_EV_ACCEPTED] = accepted },
+	[CONN_IDLE] = { [CONN_EV_CLIENT_BYTES] = intake_idle_bytes,
+			[CONN_EV_CLIENT_GONE] = shut,
+			[CONN_EV_CLIENT_TOOK] = took,
+			[CONN_EV_CLIENT_FILLED] = filled_for_nobody,
+			[CONN_EV_TIMEOUT] = shut },
+	[CONN_HEAD] = { [CONN_EV_CLIENT_BYTES] = intake_head_bytes,
+			[CONN_EV_CLIENT_GONE] = hang_up,
+			[CONN_EV_TIMEOUT] = head_late,
+			[CONN_EV_CLIENT_TOOK] = took },
+	[CONN_BODY] = { [CONN_EV_CLIENT_BYTES] = intake_body_bytes,
+			[CONN_EV_CLIENT_FILLED] = intake_filled,
+			[CONN_EV_CLIENT_GONE] = hang_up,
+			[CONN_EV_TIMEOUT] = body_late,
+			[CONN_EV_CLIENT_TOOK] = took },
+	[CONN_HOLD] = { [CONN_EV_CLIENT_BYTES] = intake_late_bytes,
+			[CONN_EV_CLIENT_FILLED] = intake_late_filled,
+			[CONN_EV_CLIENT_GONE] = hang_up,
+			[CONN_EV_DECIDE] = decide,
+			[CONN_EV_TIMEOUT] = hold_late,
+			[CONN_EV_CLIENT_TOOK] = took },
+	[CONN_DIAL] = { [CONN_EV_CLIENT_BYTES] = intake_late_bytes,
+			[CONN_EV_CLIENT_FILLED] = intake_late_filled,
+			[CONN_EV_CLIENT_GONE] = hang_up,
+			[CONN_EV_ENGINE_UP] = dispatch_up,
+			[CONN_EV_ENGINE_DOWN] = dispatch_down,
+			[CONN_EV_ENGINE_CLOSED] = dispatch_closed,
+			[CONN_EV_CLIENT_TOOK] = took },
+	[CONN_WAIT] = { [CONN_EV_CLIENT_BYTES] = intake_late_bytes,
+			[CONN_EV_CLIENT_FILLED] = intake_late_filled,
+			[CONN_EV_CLIENT_GONE] = hang_up,
+			[CONN_EV_CLIENT_TOOK] = took,
+			[CONN_EV_ENGINE_TOOK] = dispatch_took,
+			[CONN_EV_ENGINE_BYTES] = relay_head_bytes,
+			[CONN_EV_ENGINE_EOF] = dispatch_broke,
+			[CONN_EV_ENGINE_DOWN] = dispatch_broke,
+			[CONN_EV_TIMEOUT] = first_byte_late },
+	[CONN_RELAY] = { [CONN_EV_CLIENT_BYTES] = intake_late_bytes,
+			 [CONN_EV_CLIENT_FILLED] = intake_late_filled,
+			 [CONN_EV_CLIENT_GONE] = hang_up,
+			 [CONN_EV_CLIENT_TOOK] = relay_took,
+			 [CONN_EV_ENGINE_TOOK] = dispatch_took,
+			 [CONN_EV_ENGINE_BYTES] = relay_bytes,
+			 [CONN_EV_ENGINE_EOF] = relay_eof,
+			 [CONN_EV_ENGINE_DOWN] = relay_eof,
+			 [CONN_EV_TIMEOUT] = stream_late },
+	[CONN_FLUSH] = { [CONN_EV_CLIENT_BYTES] = keep_early,
+			 [CONN_EV_CLIENT_FILLED] = filled_for_nobody,
+			 [CONN_EV_CLIENT_GONE] = gone_in_flush,
+			 [CONN_EV_CLIENT_TOOK] = took,
+			 [CONN_EV_TIMEOUT] = shut },
+	[CONN_LINGER] = { [CONN_EV_CLIENT_BYTES] = discard,
+			  [CONN_EV_CLIENT_FILLED] = filled_for_nobody,
+			  [CONN_EV_CLIENT_GONE] = shut,
+			  [CONN_EV_CLIENT_TOOK] = took,
+			  [CONN_EV_TIMEOUT] = shut },
+	[CONN_CLOSE] = { [CONN_EV_CLIENT_CLOSED] = close_done,
+			 [CONN_EV_CLIENT_TOOK] = took,
+			 [CONN_EV_CLIENT_GONE] = took },
+};
+
+/* Read-ahead that a new request begins with: the blocks are replayed as if they had just come. */
+static void take_early(struct worker *w, struct conn *c)
+{
+	struct chain early = c->early;
+
+	c->early = (struct chain){ 0 };
+	while (early.head) {
+		struct block *b = early.head;
+		struct conn_input in = { .data = b->data + b->start, .len = b->end - b->start };
+
+		in.res = (int)in.len;
+		early.head = b->next;
+		if (actions[c->state][CONN_EV_CLIENT_BYTES] && in.len)
+			conn_step(w, c, CONN_EV_CLIENT_BYTES, &in);
+		slab_give(&w->outs, b);
+	}
+	if (c->early.bytes < LIMIT_HEAD_BYTES && c->paused && !c->filling &&
+	    c->state != CONN_CLOSE && c->state != CONN_FREE)
+		client_read(w, c);
+}
+
+void conn_step(struct worker *w, struct conn *c, enum conn_event event, const struct conn_input *in)
+{
+	conn_action *act = actions[c->state][event];
+
+	assert(act != NULL);
+	c->state = act(w, c, in);
+	/* What is written is taken: the connection rests, lingers or closes. */
+	if (c->state == CONN_FLUSH && c->out.bytes == 0 && !c->sending)
+		c->state = flushed(w, c);
+	if (c->state == CONN_IDLE && c->early.bytes)
+		take_early(w, c);
+}
+
+/* ---- events of the loop ---- */
+
+static void sent(struct worker *w, struct conn *c, int res)
+{
+	struct conn_input in = { .res = res };
+
+	c->sending = 0;
+	wheel_disarm(&w->wheel, &c->send_timer);
+	chain_drop(&c->out, &w->outs, c->in_flight);
+	c->in_flight = 0;
+	if (res < 0) {
+		if (c->state != CONN_CLOSE)
+			conn_step(w, c, CONN_EV_CLIENT_GONE, &in);
+		return;
+	}
+	out_pump(w, c);
+	conn_step(w, c, CONN_EV_CLIENT_TOOK, &in);
+}
+
+void conn_event(struct worker *w, struct conn *c, const struct loop_event *ev)
+{
+	struct conn_input in = { .data = ev->data,
+				 .len = ev->res > 0 ? (size_t)ev->res : 0,
+				 .res = ev->res };
+
+	switch (ev->op) {
+	case LOOP_SENT:
+		sent(w, c, ev->res);
+		break;
+	case LOOP_RECEIVED:
+		if (c->state != CONN_CLOSE)
+			conn_step(w, c, ev->res > 0 ? CONN_EV_CLIENT_BYTES : CONN_EV_CLIENT_GONE,
+				  &in);
+		break;
+	case LOOP_FILLED:
+		c->filling = 0;
+		if (c->state != CONN_CLOSE)
+			conn_step(w, c, ev->res > 0 ? CONN_EV_CLIENT_FILLED : CONN_EV_CLIENT_GONE,
+				  &in);
+		break;
+	case LOOP_CLOSED:
+		conn_step(w, c, CONN_EV_CLIENT_CLOSED, &in);
+		break;
+	default:
+		break;
+	}
+}
+
+void conn_timeout(struct worker *w, struct conn *c, struct wheel_timer *timer)
+{
+	if (timer == &c->timer) {
+		conn_step(w, c, CONN_EV_TIMEOUT, &(struct conn_input){ 0 });
+		return;
+	}
+	/* The client takes nothing. */
+	if (c->x)
+		exchange_end(w, c, END_CLIENT_STUCK);
+	c->close_after = 1;
+	conn_step(w, c, CONN_EV_CLIENT_GONE, &(struct conn_input){ .res = -ETIMEDOUT });
+}
+
+void conn_accept(struct worker *w, int fd, int admin)
+{
+	struct conn *c = w->conns_free;
+	int one = 1;
+
+	if (!c) {
+		count(&w->counters, COUNTER_connections_refused, 1);
+		close(fd);
+		return;
+	}
+	c->handle = loop_add(w->loop, fd, worker_tag(TAG_CONN, c->generation, c->index));
+	if (c->handle < 0) {
+		count(&w->counters, COUNTER_connections_refused, 1);
+		close(fd);
+		return;
+	}
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* fails on AF_UNIX: fine */
+	w->conns_free = c->next;
+	w->conns_nr++;
+	c->next = NULL;
+	c->admin = admin;
+	c->sending = c->paused = c->filling = c->close_after = c->hungry = c->gone = 0;
+	c->served = 0;
+	c->in_flight = 0;
+	count(&w->counters, COUNTER_connections_accepted, 1);
+	conn_step(w, c, CONN_EV_ACCEPTED, &(struct conn_input){ 0 });
+}
+
+void conn_feed_hungry(struct worker *w)
+{
+	while (w->hungry && w->bodies.used < w->bodies.limit / 100 * 85) {
+		struct conn *c = w->hungry;
+
+		hungry_remove(w, c);
+		if (c->state != CONN_CLOSE && c->x)
+			intake_read_on(w, c);
+	}
+}
+
+void conn_drain_all(struct worker *w)
+{
+	for (uint32_t i = 0; i < w->conns_max; i++) {
+		struct conn *c = &w->conns[i];
+
+		if (c->state == CONN_IDLE && c->early.bytes == 0)
+			conn_step(w, c, CONN_EV_TIMEOUT, &(struct conn_input){ 0 });
+	}
+}
+
+void conn_stop_all(struct worker *w)
+{
+	for (uint32_t i = 0; i < w->conns_max; i++) {
+		struct conn *c = &w->conns[i];
+
+		if (c->state == CONN_FREE || c->state == CONN_CLOSE)
+			continue;
+		if (c->x)
+			exchange_end(w, c, END_STOPPED);
+		c->close_after = c->gone = 1;
+		conn_step(w, c, CONN_EV_CLIENT_GONE, &(struct conn_input){ .res = -ECONNABORTED });
+	}
+}

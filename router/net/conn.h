@@ -1,0 +1,224 @@
+/*
+ * One client connection and the request it carries: states, events, reasons to end.
+ *
+ * A connection's state changes in one place, conn_step(), which looks the pair (state, event) up in
+ * one table (conn.c). What belongs to one request lives in a struct exchange that is taken from a
+ * pool when its first byte arrives and given back when it ends, so that an idle connection costs a
+ * slot.
+ */
+#ifndef TURNWARD_ROUTER_NET_CONN_H
+#define TURNWARD_ROUTER_NET_CONN_H
+
+#include "router/chat/watch.h"
+#include "router/http/http.h"
+#include "router/http/path.h"
+#include "router/ledger/ledger.h"
+#include "router/limits.h"
+#include "router/net/chain.h"
+#include "router/tokens/tokens.h"
+#include "shm/loop/loop.h"
+#include "shm/loop/wheel.h"
+#include "shm/state.h"
+
+#include <stdint.h>
+
+struct worker;
+struct link;
+struct exchange;
+
+#define CONN_STATES(X)                                                       \
+	X(FREE, "in the pool")                                               \
+	X(IDLE, "no byte of a request yet")                                  \
+	X(HEAD, "receiving the request head")                                \
+	X(BODY, "receiving the body, not decided")                           \
+	X(HOLD, "complete, waiting until an engine can be chosen")           \
+	X(DIAL, "engine chosen, connecting to it")                           \
+	X(WAIT, "request on its way or sent, no answer yet")                 \
+	X(RELAY, "the answer flows")                                         \
+	X(FLUSH, "answer complete, the client takes the rest")               \
+	X(LINGER, "answered early, reading off what the client still sends") \
+	X(CLOSE, "descriptor being closed")
+
+#define CONN_STATE_ENUM(name, text) CONN_##name,
+enum conn_state { CONN_STATES(CONN_STATE_ENUM) CONN_STATES_NR };
+#undef CONN_STATE_ENUM
+
+#define CONN_EVENTS(X)                                                                            \
+	X(ACCEPTED)      /* a fresh descriptor */                                                 \
+	X(CLIENT_BYTES)  /* data, len */                                                          \
+	X(CLIENT_FILLED) /* len bytes of the body are in c->fill */                               \
+	X(CLIENT_GONE)   /* end of stream, reset, or half-close */                                \
+	X(CLIENT_TOOK)   /* a send to the client ended well */                                    \
+	X(CLIENT_CLOSED) /* the loop is done with the descriptor */                               \
+	X(ENGINE_UP)     /* connected */                                                          \
+	X(ENGINE_DOWN)   /* error: connecting failed, or the connection broke (res = -errno) */   \
+	X(ENGINE_TOOK)   /* a send to the engine ended well */                                    \
+	X(ENGINE_BYTES)  /* data, len */                                                          \
+	X(ENGINE_EOF)    /* the engine closed */                                                  \
+	X(ENGINE_CLOSED) /* our close of the engine's connection is done: another may be tried */ \
+	X(DECIDE)        /* what HOLD waited for has come (models known, or it will not come) */  \
+	X(TIMEOUT)
+
+#define CONN_EVENT_ENUM(name) CONN_EV_##name,
+enum conn_event { CONN_EVENTS(CONN_EVENT_ENUM) CONN_EVENTS_NR };
+#undef CONN_EVENT_ENUM
+
+enum conn_outcome { OUTCOME_COMPLETED, OUTCOME_FAILED, OUTCOME_ABORTED };
+
+/*
+ * Why a request ended: log word, how it counts, status answered if nothing was relayed yet (0 = the
+ * connection is cut), OpenAI error type and code, text. The metric, the log and the answer come
+ * from this table.
+ */
+#define CONN_ENDS(X)                                                                               \
+	X(OK, "ok", COMPLETED, 0, "", "", "")                                                      \
+	X(REFUSED, "refused", FAILED, 400, "invalid_request_error", "bad_request",                 \
+	  "the request is not valid HTTP")                                                         \
+	X(PATH, "path", FAILED, 404, "invalid_request_error", "path_not_forwarded",                \
+	  "this path is not forwarded; the option paths lists what is, paths = all opens the "     \
+	  "rest")                                                                                  \
+	X(UNAUTHORIZED, "unauthorized", FAILED, 401, "invalid_request_error", "invalid_api_key",   \
+	  "missing or unknown API key")                                                            \
+	X(BODY_TOO_LARGE, "body_too_large", FAILED, 413, "invalid_request_error",                  \
+	  "body_too_large", "the body exceeds max_body")                                           \
+	X(MODEL, "model_not_found", FAILED, 404, "invalid_request_error", "model_not_found",       \
+	  "no engine serves this model")                                                           \
+	X(NO_ENGINE, "no_engine", FAILED, 503, "server_error", "no_engine_available",              \
+	  "no engine can take the request now")                                                    \
+	X(OVERLOAD, "overload", FAILED, 503, "server_error", "overloaded",                         \
+	  "the router holds as many requests as its memory allows")                                \
+	X(HEAD_TIMEOUT, "head_timeout", FAILED, 408, "invalid_request_error", "head_timeout",      \
+	  "the request head did not arrive in time")                                               \
+	X(BODY_TIMEOUT, "body_timeout", FAILED, 408, "invalid_request_error", "body_timeout",      \
+	  "the request body did not arrive in time")                                               \
+	X(CONNECT, "connect", FAILED, 502, "server_error", "engine_unreachable",                   \
+	  "no connection to the engine")                                                           \
+	X(FIRST_BYTE_TIMEOUT, "first_byte_timeout", FAILED, 504, "server_error", "engine_timeout", \
+	  "the engine did not answer in time")                                                     \
+	X(STREAM_IDLE, "stream_idle_timeout", FAILED, 504, "server_error", "engine_timeout",       \
+	  "the engine fell silent")                                                                \
+	X(ENGINE_GONE, "engine_gone", FAILED, 502, "server_error", "engine_gone",                  \
+	  "the engine closed the connection without an answer")                                    \
+	X(ENGINE_GARBAGE, "engine_garbage", FAILED, 502, "server_error", "engine_invalid",         \
+	  "the engine's answer is not valid HTTP")                                                 \
+	X(CLIENT_GONE, "client_gone", ABORTED, 0, "", "", "the client left")                       \
+	X(CLIENT_STUCK, "client_send_timeout", ABORTED, 0, "", "", "the client took nothing")      \
+	X(STOPPED, "stopped", FAILED, 503, "server_error", "shutting_down",                        \
+	  "the router is stopping")
+
+#define CONN_END_ENUM(name, word, outcome, status, type, code, text) END_##name,
+enum conn_end { CONN_ENDS(CONN_END_ENUM) CONN_ENDS_NR };
+#undef CONN_END_ENUM
+
+struct conn_end_info {
+	const char *word;
+	enum conn_outcome outcome;
+	int status;
+	const char *type, *code, *text;
+};
+extern const struct conn_end_info conn_ends[CONN_ENDS_NR];
+extern const char *const conn_state_names[CONN_STATES_NR];
+
+/* What one event carries. */
+struct conn_input {
+	const uint8_t *data;
+	size_t len;
+	int res;
+};
+
+struct conn {
+	uint8_t state;       /* enum conn_state; assigned in conn_step() only */
+	uint8_t admin;       /* came in on the admin listener */
+	uint8_t sending;     /* a loop_send() to the client is under way */
+	uint8_t paused;      /* the client is not read on: read-ahead is full, or a fill is used */
+	uint8_t filling;     /* a loop_fill() is under way */
+	uint8_t close_after; /* no further request on this connection */
+	uint8_t hungry;      /* waits for room in the body arena */
+	uint8_t gone;        /* the client closed while a fill was pending */
+	uint16_t generation;
+	int handle;
+	uint32_t index;
+	uint32_t served;
+	size_t in_flight;        /* bytes of `out` that the loop owns */
+	struct chain out, early; /* to the client; read ahead of the current request */
+	struct block *fill;      /* the body block that the loop fills while `filling` */
+	struct exchange *x;
+	struct wheel_timer timer, send_timer;
+	struct conn *next;        /* free list */
+	struct conn *hungry_next; /* those that wait for room in the body arena */
+};
+
+/* One request, from its first byte to its last. */
+struct exchange {
+	struct conn *conn;
+	struct exchange *next, **prev; /* all that are in flight */
+	char id[LIMIT_REQUEST_ID + 12];
+	struct exchange *same_id; /* next in the bucket of live ids */
+	char session_text[24];    /* for the log: hash, never the client's own text */
+
+	/* the request */
+	struct block *head; /* as received; kept until no resend is possible */
+	uint32_t head_len;
+	struct http_route target;
+	enum http_method method;
+	uint8_t minor, stream, generates, keep_alive, counted, said_continue, complete, cut_through;
+	uint8_t head_only;    /* HEAD: the answer has no body */
+	uint8_t body_dropped; /* the arena was short: no resend */
+	enum http_framing framing;
+	uint64_t length;   /* of the body, when framing says so */
+	uint64_t received; /* body bytes so far, decoded */
+	struct http_body in;
+	struct chain body;
+	struct scan_room *scan; /* while the body is being read */
+	uint64_t bytes_in, bytes_out;
+
+	/* the decision (route.c) */
+	struct route *route;
+
+	/* the engine's side */
+	struct link *link;
+	int engine;     /* index into worker.engines, -1 = none */
+	uint64_t tried; /* bit mask of engines that refused or failed */
+	uint8_t attempts, resent, sent, answered, reused, relayed_event;
+	const struct block *at; /* send cursor: the block and offset next to go out */
+	uint32_t at_offset;
+	struct block *out_head; /* the head written for the engine */
+	uint64_t sent_bytes;    /* of head and body together */
+	uint64_t queued_bytes;  /* given to the loop, not yet taken */
+
+	/* the answer */
+	struct block *answer_head; /* a head that arrived in pieces */
+	int status;
+	uint8_t answer_chunked; /* towards the client */
+	uint8_t answer_complete, engine_keep_alive, engine_paused, sse;
+	uint64_t answer_left; /* towards the client, when a Content-Length was passed on */
+	struct http_body answer;
+	struct chat_watch watch;
+
+	enum conn_end end;
+	int error_status; /* of END_REFUSED: from the parser's table */
+	const char *error_code, *error_text;
+
+	/* CLOCK_MONOTONIC, 0 = has not happened */
+	uint64_t start_ns, head_ns, body_ns, decided_ns, sent_ns, first_byte_ns, first_token_ns;
+};
+
+void conn_step(struct worker *w, struct conn *c, enum conn_event event,
+	       const struct conn_input *in);
+
+/* The loop's events for one connection, by tag. */
+void conn_event(struct worker *w, struct conn *c, const struct loop_event *ev);
+void conn_timeout(struct worker *w, struct conn *c, struct wheel_timer *timer);
+
+/* A descriptor just accepted; closes it when there is no slot. */
+void conn_accept(struct worker *w, int fd, int admin);
+
+/* Room in the body arena has come back: the first that waits for it reads on. */
+void conn_feed_hungry(struct worker *w);
+
+/* Draining: no further request on any connection, idle ones close. */
+void conn_drain_all(struct worker *w);
+/* Ends every exchange now (a second SIGTERM). */
+void conn_stop_all(struct worker *w);
+
+#endif

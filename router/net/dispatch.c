@@ -1,0 +1,311 @@
+/* Takes a request to an engine: choose, dial, send, and the few cases in which it is sent again. */
+#include "router/net/parts.h"
+
+#include "router/route.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { DISPATCH_ATTEMPTS_MAX = STATE_ENGINES_MAX };
+
+static struct engine *engine_of(struct worker *w, const struct exchange *x)
+{
+	assert(x->engine >= 0 && (uint32_t)x->engine < w->engines_nr);
+	return &w->engines[x->engine];
+}
+
+/* Connects to x->engine, or takes a link that rests. */
+static enum conn_state dispatch_start(struct worker *w, struct conn *c, int fresh)
+{
+	struct exchange *x = c->x;
+	struct engine *e = engine_of(w, x);
+	struct link *link =
+		fresh ? link_dial(w, e, LINK_CONN, c->index) : link_get(w, e, LINK_CONN, c->index);
+
+	if (!link) {
+		x->end = END_CONNECT;
+		return exchange_fail(w, c, END_CONNECT);
+	}
+	x->link = link;
+	x->reused = link->reused;
+	x->at = NULL;
+	x->at_offset = 0;
+	x->sent = 0;
+	x->sent_bytes = x->queued_bytes = 0;
+	x->attempts++;
+	client_timer(w, c, 0);
+	if (link->state == LINK_DIALING)
+		return CONN_DIAL;
+	return dispatch_up(w, c, &(struct conn_input){ 0 });
+}
+
+enum conn_state dispatch_decide(struct worker *w, struct conn *c)
+{
+	struct exchange *x = c->x;
+	int engine = route_decide(w, x);
+
+	if (engine == ROUTE_HOLD) {
+		x->end = END_MODEL;
+		client_timer(w, c, w->set->connect_timeout);
+		return CONN_HOLD;
+	}
+	if (engine < 0)
+		return exchange_fail(w, c, -engine);
+	x->engine = engine;
+	x->decided_ns = w->now_ns;
+	if (x->complete)
+		scan_release(w, x);
+	return dispatch_start(w, c, 0);
+}
+
+/* ---- sending ---- */
+
+/* The head as the engine gets it, written anew for each engine: its key may differ. */
+static int write_head(struct worker *w, struct exchange *x)
+{
+	struct engine *e = engine_of(w, x);
+	const char *buf = (const char *)x->head->data;
+	char authorization[320], address[ADDR_TEXT_MAX] = "";
+	struct http_forward how = {
+		.framing = x->framing == HTTP_NO_BODY ? HTTP_NO_BODY : HTTP_LENGTH,
+		.content_length = x->framing == HTTP_LENGTH ? x->length : x->received,
+		.request_id = x->id,
+	};
+	size_t len;
+
+	if (e->key[0]) {
+		snprintf(authorization, sizeof(authorization), "Bearer %s", e->key);
+		how.authorization = authorization;
+	} else if (w->api_keys.nr) {
+		how.authorization = ""; /* the client's key is ours, not the engine's */
+	}
+	(void)address;
+	if (http_request_parse(&w->head, buf, x->head_len) < 0)
+		return -EPROTO;
+	if (!x->out_head)
+		x->out_head = block_take(&w->heads);
+	if (!x->out_head)
+		return -ENOBUFS;
+	if (http_request_write((char *)x->out_head->data, block_capacity(&w->heads), &w->head, buf,
+			       &how, &len) < 0)
+		return -ENOSPC;
+	x->out_head->start = 0;
+	x->out_head->end = len;
+	return 0;
+}
+
+static const struct block *cursor(struct exchange *x)
+{
+	if (!x->at && x->body.head) {
+		x->at = x->body.head;
+		x->at_offset = x->at->start;
+	}
+	while (x->at && x->at_offset == x->at->end && x->at->next) {
+		x->at = x->at->next;
+		x->at_offset = x->at->start;
+	}
+	return x->at;
+}
+
+void dispatch_pump(struct worker *w, struct exchange *x)
+{
+	struct iovec iov[LOOP_IOV_MAX];
+	const struct block *b = cursor(x);
+	int n = 0;
+
+	if (!x->link || x->link->sending || x->sent)
+		return;
+	x->queued_bytes = 0;
+	if (x->out_head && x->out_head->start < x->out_head->end) {
+		iov[n].iov_base = x->out_head->data;
+		iov[n++].iov_len = x->out_head->end;
+	}
+	for (uint32_t from = x->at_offset; b && n < LOOP_IOV_MAX; b = b->next) {
+		if (b != x->at)
+			from = b->start;
+		if (b->end > from) {
+			iov[n].iov_base = (void *)(b->data + from);
+			iov[n++].iov_len = b->end - from;
+			x->queued_bytes += b->end - from;
+		}
+	}
+	if (n > 0) {
+		x->link->sending = 1;
+		loop_send(w->loop, x->link->handle, iov, n);
+	} else if (x->complete) {
+		x->sent = 1;
+	}
+}
+
+/* Moves the cursor over what the loop has sent. */
+static void advance(struct worker *w, struct exchange *x)
+{
+	uint64_t n = x->queued_bytes;
+
+	if (x->out_head) {
+		slab_give(&w->heads, x->out_head);
+		x->out_head = NULL;
+	}
+	x->queued_bytes = 0;
+	x->sent_bytes += n;
+	if (x->body_dropped) {
+		chain_drop(&x->body, &w->bodies, n);
+		x->at = NULL;
+		return;
+	}
+	while (n > 0) {
+		uint64_t here;
+
+		cursor(x);
+		here = x->at->end - x->at_offset;
+		if (here > n)
+			here = n;
+		x->at_offset += here;
+		n -= here;
+	}
+}
+
+void dispatch_forget_body(struct worker *w, struct exchange *x)
+{
+	if (x->body_dropped || (x->link && x->link->sending))
+		return; /* in flight: tried again when it is taken */
+	x->body_dropped = 1;
+	chain_drop(&x->body, &w->bodies, x->sent_bytes);
+	x->at = NULL;
+}
+
+enum conn_state dispatch_up(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	struct exchange *x = c->x;
+
+	if (write_head(w, x) < 0) {
+		x->error_status = 431;
+		x->error_code = "head_too_long";
+		x->error_text = "the request head does not fit when forwarded";
+		return exchange_fail(w, c, END_REFUSED);
+	}
+	x->sent_ns = w->now_ns;
+	dispatch_pump(w, x);
+	client_timer(w, c, w->set->first_byte_timeout);
+	return CONN_WAIT;
+}
+
+enum conn_state dispatch_took(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	struct exchange *x = c->x;
+
+	advance(w, x);
+	dispatch_pump(w, x);
+	return c->state;
+}
+
+/* ---- again ---- */
+
+/* Only while nothing was relayed and the whole body is still here. */
+static int can_resend(const struct exchange *x)
+{
+	return !x->answered && !x->body_dropped && x->attempts < DISPATCH_ATTEMPTS_MAX;
+}
+
+/* Closes this engine's connection first; dispatch_closed() goes on from there. */
+static enum conn_state again(struct worker *w, struct conn *c, int other)
+{
+	struct exchange *x = c->x;
+
+	if (other) {
+		x->tried |= 1ull << x->engine;
+		route_undo(w, x);
+		x->engine = -1;
+	}
+	if (x->answer_head) {
+		slab_give(&w->heads, x->answer_head);
+		x->answer_head = NULL;
+	}
+	client_timer(w, c, 0);
+	link_drop_and_tell(w, x->link);
+	return CONN_DIAL;
+}
+
+enum conn_state dispatch_closed(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	struct exchange *x = c->x;
+
+	x->link = NULL;
+	if (x->out_head) {
+		slab_give(&w->heads, x->out_head);
+		x->out_head = NULL;
+	}
+	if (x->engine >= 0)
+		return dispatch_start(w, c, 1);
+	return dispatch_decide(w, c);
+}
+
+/* Connecting failed: another engine at once, or an answer when none is left. */
+enum conn_state dispatch_down(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	struct exchange *x = c->x;
+	struct engine *e = engine_of(w, x);
+
+	engine_connect_failed(w, e);
+	count_engine(&w->counters, e->index, ENGINE_COUNTER_connect_failures, 1);
+	if (can_resend(x) && route_has_other(w, x)) {
+		count(&w->counters, COUNTER_resent_connect, 1);
+		return again(w, c, 1);
+	}
+	return exchange_fail(w, c, END_CONNECT);
+}
+
+/* The connection ended before a byte of the answer. */
+enum conn_state dispatch_broke(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	struct exchange *x = c->x;
+
+	if (x->reused && !x->resent && !x->answer_head && can_resend(x) && w->set->retry_reused) {
+		x->resent = 1;
+		count(&w->counters, COUNTER_resent_reused, 1);
+		return again(w, c, 0);
+	}
+	count_engine(&w->counters, x->engine, ENGINE_COUNTER_errors, 1);
+	return exchange_fail(w, c, END_ENGINE_GONE);
+}
+
+/* 429 or 503 with nothing relayed: one other engine, once. CONN_STATES_NR = relay the answer. */
+enum conn_state dispatch_refused(struct worker *w, struct conn *c)
+{
+	struct exchange *x = c->x;
+
+	count_engine(&w->counters, x->engine, ENGINE_COUNTER_refusals, 1);
+	if (x->relayed_event || x->tried || !can_resend(x) || !route_has_other(w, x))
+		return CONN_STATES_NR;
+	count(&w->counters, COUNTER_resent_refused, 1);
+	return again(w, c, 1);
+}
+
+/* ---- the end ---- */
+
+void dispatch_release(struct worker *w, struct exchange *x)
+{
+	struct link *link = x->link;
+
+	x->link = NULL;
+	if (link && link->sending) { /* the loop still reads these bytes */
+		link->held_head = x->out_head;
+		link->held_body = x->body;
+		x->out_head = NULL;
+		x->body = (struct chain){ 0 };
+	}
+	if (x->out_head)
+		slab_give(&w->heads, x->out_head);
+	x->out_head = NULL;
+	chain_clear(&x->body, &w->bodies);
+	x->at = NULL;
+	if (!link)
+		return;
+	if (x->end == END_OK && x->answer_complete && x->engine_keep_alive && x->sent &&
+	    !link->sending)
+		link_rest(w, link);
+	else
+		link_drop(w, link);
+}

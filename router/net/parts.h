@@ -1,0 +1,63 @@
+/*
+ * The seam between the files that move one request: intake.c reads it, dispatch.c takes it to an
+ * engine, relay.c brings the answer, conn.c holds the state table and the client's side of sending.
+ */
+#ifndef TURNWARD_ROUTER_NET_PARTS_H
+#define TURNWARD_ROUTER_NET_PARTS_H
+
+#include "router/chat/scan.h"
+#include "router/net/conn.h"
+#include "router/worker.h"
+
+/* What an entry of the state table is: does one event's work, returns the next state. */
+typedef enum conn_state conn_action(struct worker *w, struct conn *c, const struct conn_input *in);
+
+/* The scan of a body and the memory for its block hashes; needed only while the body arrives. */
+struct scan_room {
+	struct chat_scan scan;
+	uint64_t blocks[LIMIT_CONTENT_BLOCKS];
+};
+
+/* conn.c: output to the client */
+int out_append(struct worker *w, struct conn *c, const void *data, size_t len);
+void out_pump(struct worker *w, struct conn *c);
+/* Keeps what came before its time; stops reading the client when there is too much of it. */
+void early_keep(struct worker *w, struct conn *c, const uint8_t *data, size_t len);
+void client_read(struct worker *w, struct conn *c); /* goes on receiving */
+void hungry_add(struct worker *w, struct conn *c);
+void client_timer(struct worker *w, struct conn *c, uint64_t after_ns);
+enum conn_state conn_finish(struct worker *w, struct conn *c); /* out is filled: FLUSH or CLOSE */
+enum conn_state conn_shut(struct worker *w, struct conn *c);   /* loop_close; CLOSE */
+
+/* conn.c: ends of a request. Each logs, counts, frees the exchange and the engine's side. */
+void exchange_end(struct worker *w, struct conn *c, enum conn_end end);
+/* Answers in OpenAI's form if nothing was relayed, else cuts the stream. Returns the next state. */
+enum conn_state exchange_fail(struct worker *w, struct conn *c, enum conn_end end);
+/* A complete answer of the router's own. `body` is copied. */
+enum conn_state exchange_answer(struct worker *w, struct conn *c, int status, const char *type,
+				const char *body, size_t len);
+
+/* intake.c */
+struct exchange *intake_begin(struct worker *w, struct conn *c);
+conn_action intake_idle_bytes, intake_head_bytes, intake_body_bytes, intake_filled,
+	intake_late_bytes, intake_late_filled;
+/* Asks for more of the body in the way that suits what is left. */
+void intake_read_on(struct worker *w, struct conn *c);
+void scan_release(struct worker *w, struct exchange *x);
+
+/* dispatch.c */
+enum conn_state dispatch_decide(struct worker *w, struct conn *c);
+void dispatch_pump(struct worker *w, struct exchange *x);
+void dispatch_forget_body(struct worker *w, struct exchange *x); /* no resend from here on */
+void dispatch_release(struct worker *w, struct exchange *x);     /* the engine's side, at the end */
+conn_action dispatch_up, dispatch_down, dispatch_closed, dispatch_took, dispatch_broke;
+enum conn_state dispatch_refused(struct worker *w, struct conn *c);
+
+/* relay.c */
+conn_action relay_head_bytes, relay_bytes, relay_eof;
+void relay_client_took(struct worker *w, struct conn *c);
+
+/* own.c: what the router answers itself on the data port, and the admin listener */
+enum conn_state own_answer(struct worker *w, struct conn *c);
+
+#endif

@@ -1,0 +1,314 @@
+/* Brings the engine's answer to the client: head rewritten, body watched and passed on at once. */
+#include "router/net/parts.h"
+
+#include "router/route.h"
+#include "shm/base/clock.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+	RELAY_PIECES = 32,      /* decoded pieces of one read that make one chunk */
+	RELAY_INTERIM_MAX = 16, /* 1xx heads that one answer may have */
+};
+
+static int engine_paused(const struct exchange *x)
+{
+	return x->engine_paused;
+}
+
+/* The client takes too slowly: this engine's stream is not read on, no other is touched. */
+static void press_back(struct worker *w, struct conn *c)
+{
+	struct exchange *x = c->x;
+
+	if (!engine_paused(x) && x->link && c->out.bytes > LIMIT_STREAM_BUFFER) {
+		x->engine_paused = 1;
+		loop_pause(w->loop, x->link->handle);
+	}
+}
+
+void relay_client_took(struct worker *w, struct conn *c)
+{
+	struct exchange *x = c->x;
+
+	if (engine_paused(x) && x->link && c->out.bytes < LIMIT_STREAM_BUFFER / 2) {
+		x->engine_paused = 0;
+		loop_receive(w->loop, x->link->handle);
+		client_timer(w, c, w->set->stream_idle_timeout);
+	}
+}
+
+/* ---- body ---- */
+
+static int emit(struct worker *w, struct conn *c, const struct iovec *piece, int n, size_t bytes)
+{
+	struct exchange *x = c->x;
+	char head[HTTP_CHUNK_HEAD_MAX];
+	int err = 0;
+
+	if (bytes == 0 || x->head_only)
+		return 0;
+	if (x->answer_chunked)
+		err = out_append(w, c, head, http_chunk_head(head, bytes));
+	for (int i = 0; i < n && err == 0; i++)
+		err = out_append(w, c, piece[i].iov_base, piece[i].iov_len);
+	if (x->answer_chunked && err == 0)
+		err = out_append(w, c, "\r\n", 2);
+	x->bytes_out += bytes;
+	return err;
+}
+
+static void note(struct worker *w, struct exchange *x, uint32_t news)
+{
+	if (news & CHAT_SEEN_EVENT)
+		x->relayed_event = 1;
+	if ((news & CHAT_SEEN_TOKEN) && x->first_token_ns == 0 && x->sse) {
+		x->first_token_ns = w->now_ns;
+		route_first_token(w, x);
+	}
+	if (news & CHAT_SEEN_RESPONSE_ID)
+		route_response_made(w, x);
+	/* The body is needed for a resend only until the first event is out. */
+	if ((x->relayed_event || !x->sse) && x->sent && x->body.head &&
+	    !(x->link && x->link->sending))
+		dispatch_forget_body(w, x);
+}
+
+/* Decodes one read, watches it, appends it for the client. 1: complete, 0: more, -errno. */
+static int pass_on(struct worker *w, struct conn *c, const uint8_t *data, size_t len,
+		   size_t *ret_used)
+{
+	struct exchange *x = c->x;
+	struct iovec piece[RELAY_PIECES];
+	size_t bytes = 0, at = 0;
+	int n = 0, done;
+
+	do {
+		const char *p;
+		size_t used, p_len;
+
+		done = http_body_step(&x->answer, (const char *)data + at, len - at, &used, &p,
+				      &p_len);
+		if (done < 0)
+			return -EPROTO;
+		at += used;
+		if (p_len) {
+			note(w, x, chat_watch_step(&x->watch, p, p_len));
+			piece[n++] = (struct iovec){ (void *)p, p_len };
+			bytes += p_len;
+		}
+		if (n == RELAY_PIECES) {
+			if (emit(w, c, piece, n, bytes) < 0)
+				return -ENOBUFS;
+			n = 0;
+			bytes = 0;
+		}
+	} while (!done && at < len);
+	*ret_used = at;
+	return emit(w, c, piece, n, bytes) < 0 ? -ENOBUFS : done;
+}
+
+static enum conn_state complete(struct worker *w, struct conn *c)
+{
+	struct exchange *x = c->x;
+
+	note(w, x, chat_watch_end(&x->watch));
+	x->answer_complete = 1;
+	if (x->answer_chunked && !x->head_only &&
+	    out_append(w, c, HTTP_LAST_CHUNK, sizeof(HTTP_LAST_CHUNK) - 1) < 0)
+		return exchange_fail(w, c, END_OVERLOAD);
+	if (!x->complete || !x->keep_alive)
+		c->close_after = 1;
+	conn_finish(w, c); /* decides on staying while the exchange still knows */
+	exchange_end(w, c, END_OK);
+	return CONN_FLUSH;
+}
+
+static enum conn_state body_bytes(struct worker *w, struct conn *c, const uint8_t *data, size_t len)
+{
+	struct exchange *x = c->x;
+	size_t used = 0;
+	int done = pass_on(w, c, data, len, &used);
+
+	if (done == -ENOBUFS)
+		return exchange_fail(w, c, END_OVERLOAD);
+	if (done < 0)
+		return exchange_fail(w, c, END_ENGINE_GARBAGE);
+	if (done) {
+		if (used < len)
+			x->engine_keep_alive = 0; /* bytes that belong to no answer */
+		return complete(w, c);
+	}
+	out_pump(w, c);
+	press_back(w, c);
+	client_timer(w, c, w->set->stream_idle_timeout);
+	return CONN_RELAY;
+}
+
+enum conn_state relay_bytes(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	return body_bytes(w, c, in->data, in->len);
+}
+
+/* The engine closed: the legal end of a to-close answer, else a cut that the client must see. */
+enum conn_state relay_eof(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	struct exchange *x = c->x;
+
+	x->engine_keep_alive = 0;
+	if (in->res == 0 && http_body_eof(&x->answer) == 0)
+		return complete(w, c);
+	count_engine(&w->counters, x->engine, ENGINE_COUNTER_errors, 1);
+	return exchange_fail(w, c, END_ENGINE_GONE);
+}
+
+/* ---- head ---- */
+
+static void head_extra(const struct worker *w, const struct exchange *x, char *out, size_t size)
+{
+	out[0] = 0;
+	if (w->set->debug_headers && x->route)
+		snprintf(out, size,
+			 "x-turnward-engine: %s\r\nx-turnward-reason: %s\r\n"
+			 "x-turnward-predicted-ttft: %.4f\r\n",
+			 w->engines[x->engine].at.name, policy_reason_name(x->route->reason),
+			 x->route->predicted_ttft_s);
+}
+
+/* Writes the client's head. 0 or -errno. */
+static int begin(struct worker *w, struct conn *c, const struct http_head *head, const char *buf)
+{
+	struct exchange *x = c->x;
+	struct block *b = slab_take(&w->heads);
+	struct http_answer how = { .framing = head->framing,
+				   .content_length = head->content_length,
+				   .request_id = x->id };
+	char extra[256];
+	size_t len;
+	int err;
+
+	if (!b)
+		return -ENOBUFS;
+	if (head->framing == HTTP_CHUNKED || head->framing == HTTP_TO_CLOSE) {
+		how.framing = x->minor ? HTTP_CHUNKED : HTTP_TO_CLOSE;
+		x->answer_chunked = x->minor && !x->head_only;
+	}
+	if (how.framing == HTTP_TO_CLOSE || w->draining || !x->complete)
+		c->close_after = 1;
+	how.close = c->close_after || !x->keep_alive;
+	how.keep_alive_1_0 = !x->minor && !how.close;
+	head_extra(w, x, extra, sizeof(extra));
+	how.extra = extra[0] ? extra : NULL;
+	err = http_response_write((char *)b->data, block_capacity(&w->heads), head, buf, &how,
+				  &len);
+	if (err == 0)
+		err = out_append(w, c, b->data, len);
+	slab_give(&w->heads, b);
+	x->bytes_out += err == 0 ? len : 0;
+	return err;
+}
+
+static void keep_alive_limits(struct worker *w, struct exchange *x, const struct http_head *head)
+{
+	struct link *link = x->link;
+	uint64_t limit;
+
+	x->engine_keep_alive = head->keep_alive && head->framing != HTTP_TO_CLOSE;
+	if (head->keep_alive_max && link->left == UINT32_MAX)
+		link->left = head->keep_alive_max;
+	if (head->keep_alive_timeout_s == 0)
+		return;
+	/* A second below the engine's own limit, or half of it where that is short. */
+	limit = head->keep_alive_timeout_s > 1
+			? (head->keep_alive_timeout_s - 1) * (uint64_t)NS_PER_S
+			: NS_PER_S / 2;
+	if (limit < link->idle_ns)
+		link->idle_ns = limit;
+}
+
+/* A whole head: an interim one is dropped, a refusal may be tried elsewhere, else it is relayed. */
+static enum conn_state head_done(struct worker *w, struct conn *c, const char *buf, size_t head_len,
+				 const uint8_t *rest, size_t rest_len)
+{
+	struct exchange *x = c->x;
+	enum conn_state next;
+
+	if (http_response_parse(&w->head, buf, head_len, x->method) < 0) {
+		count_engine(&w->counters, x->engine, ENGINE_COUNTER_errors, 1);
+		return exchange_fail(w, c, END_ENGINE_GARBAGE);
+	}
+	x->status = w->head.status;
+	engine_answered(w, &w->engines[x->engine]);
+	if (x->status == 429 || x->status == 503) {
+		engine_refused(w, &w->engines[x->engine], 0);
+		next = dispatch_refused(w, c);
+		if (next != CONN_STATES_NR)
+			return next;
+	}
+	if (x->status >= 500)
+		count_engine(&w->counters, x->engine, ENGINE_COUNTER_errors, 1);
+	x->first_byte_ns = w->now_ns;
+	x->sse = w->head.sse;
+	keep_alive_limits(w, x, &w->head);
+	http_body_begin(&x->answer, &w->head);
+	chat_watch_begin(&x->watch, x->sse ? CHAT_WATCH_SSE : CHAT_WATCH_JSON);
+	if (begin(w, c, &w->head, buf) < 0)
+		return exchange_fail(w, c, END_ENGINE_GARBAGE);
+	x->answered = 1;
+	return body_bytes(w, c, rest, rest_len);
+}
+
+static int interim(const char *head, size_t len)
+{
+	return len > 12 && memcmp(head, "HTTP/1.", 7) == 0 && head[9] == '1';
+}
+
+/* Heads are parsed where they lie; one that came in pieces is gathered in a block first. */
+enum conn_state relay_head_bytes(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	struct exchange *x = c->x;
+	const uint8_t *data = in->data;
+	size_t len = in->len, end;
+
+	for (int i = 0; i < RELAY_INTERIM_MAX; i++) {
+		if (x->answer_head) {
+			struct block *b = x->answer_head;
+			size_t had = b->end, room = LIMIT_HEAD_BYTES - had;
+			size_t n = len < room ? len : room;
+			enum conn_state next;
+
+			memcpy(b->data + had, data, n);
+			b->end += n;
+			end = http_head_end((char *)b->data, b->end, had);
+			if (end == 0 && b->end >= LIMIT_HEAD_BYTES)
+				return exchange_fail(w, c, END_ENGINE_GARBAGE);
+			if (end == 0)
+				return CONN_WAIT;
+			x->answer_head = NULL;
+			data += end - had;
+			len -= end - had;
+			if (interim((char *)b->data, end)) {
+				slab_give(&w->heads, b);
+				continue;
+			}
+			next = head_done(w, c, (char *)b->data, end, data, len);
+			slab_give(&w->heads, b);
+			return next;
+		}
+		end = http_head_end((const char *)data, len, 0);
+		if (end && !interim((const char *)data, end))
+			return head_done(w, c, (const char *)data, end, data + end, len - end);
+		data += end;
+		len -= end;
+		if (len == 0)
+			return CONN_WAIT;
+		if (end)
+			continue;
+		if (len >= LIMIT_HEAD_BYTES || !(x->answer_head = block_take(&w->heads)))
+			return exchange_fail(w, c, END_ENGINE_GARBAGE);
+	}
+	return exchange_fail(w, c, END_ENGINE_GARBAGE);
+}

@@ -1,0 +1,108 @@
+/* Pools of fixed-size blocks cut from aligned slabs, so that a block finds its slab by its address.
+ */
+#include "router/net/slab.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+struct slab_chunk {
+	struct slab_chunk *next, **prev; /* in slab->open; prev NULL = not listed (full or spare) */
+	void *free;                      /* given back, linked through their first word */
+	uint32_t used, fresh;            /* blocks out; blocks never handed out start at `fresh` */
+};
+
+enum { CHUNK_HEAD = 64 };
+static_assert(sizeof(struct slab_chunk) <= CHUNK_HEAD, "blocks start on the next line");
+
+void slab_init(struct slab *slab, const char *name, size_t block_size, uint64_t limit)
+{
+	block_size = (block_size + 63) / 64 * 64;
+	assert(block_size <= 256 * 1024 && limit > 0);
+	*slab = (struct slab){ .name = name, .block_size = block_size, .limit = limit };
+	slab->per_chunk = (SLAB_BYTES - CHUNK_HEAD) / block_size;
+}
+
+static void open_push(struct slab *slab, struct slab_chunk *chunk)
+{
+	chunk->next = slab->open;
+	chunk->prev = &slab->open;
+	if (slab->open)
+		slab->open->prev = &chunk->next;
+	slab->open = chunk;
+}
+
+static void open_remove(struct slab_chunk *chunk)
+{
+	*chunk->prev = chunk->next;
+	if (chunk->next)
+		chunk->next->prev = chunk->prev;
+	chunk->prev = NULL;
+}
+
+void slab_fini(struct slab *slab)
+{
+	assert(slab->used == 0);
+	free(slab->spare);
+	slab->spare = NULL;
+}
+
+static struct slab_chunk *chunk_new(struct slab *slab)
+{
+	struct slab_chunk *chunk = slab->spare;
+
+	if (chunk) {
+		slab->spare = NULL;
+	} else {
+		chunk = aligned_alloc(SLAB_BYTES, SLAB_BYTES);
+		if (!chunk)
+			return NULL;
+		slab->chunks++;
+	}
+	chunk->free = NULL;
+	chunk->used = chunk->fresh = 0;
+	open_push(slab, chunk);
+	return chunk;
+}
+
+void *slab_take(struct slab *slab)
+{
+	struct slab_chunk *chunk = slab->open;
+	void *block;
+
+	if (slab->used >= slab->limit || (!chunk && !(chunk = chunk_new(slab)))) {
+		slab->refused++;
+		return NULL;
+	}
+	if (chunk->free) {
+		block = chunk->free;
+		chunk->free = *(void **)block;
+	} else {
+		block = (char *)chunk + CHUNK_HEAD + (size_t)chunk->fresh++ * slab->block_size;
+	}
+	if (++chunk->used == slab->per_chunk)
+		open_remove(chunk);
+	if (++slab->used > slab->peak)
+		slab->peak = slab->used;
+	return block;
+}
+
+void slab_give(struct slab *slab, void *block)
+{
+	struct slab_chunk *chunk = (void *)((uintptr_t)block & ~(uintptr_t)(SLAB_BYTES - 1));
+
+	assert(slab->used > 0 && chunk->used > 0);
+	slab->used--;
+	*(void **)block = chunk->free;
+	chunk->free = block;
+	if (chunk->used-- == slab->per_chunk)
+		open_push(slab, chunk);
+	if (chunk->used > 0)
+		return;
+	open_remove(chunk);
+	if (slab->spare) {
+		slab->chunks--;
+		free(chunk);
+	} else {
+		slab->spare = chunk;
+	}
+}

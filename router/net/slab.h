@@ -1,0 +1,35 @@
+/*
+ * Pools of fixed-size blocks: bodies, heads, output, exchanges. Bounded by name, no malloc per
+ * block.
+ *
+ * Blocks are cut from 1 MiB slabs; a slab whose blocks are all free goes back to the allocator, but
+ * for one kept per pool, so memory follows the load down again.
+ */
+#ifndef TURNWARD_ROUTER_NET_SLAB_H
+#define TURNWARD_ROUTER_NET_SLAB_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SLAB_BYTES = 1024 * 1024 };
+
+struct slab_chunk;
+
+struct slab {
+	const char *name;
+	size_t block_size;
+	uint32_t per_chunk;
+	uint64_t limit, used, peak, refused, chunks; /* blocks, but for chunks */
+	struct slab_chunk *open;                     /* chunks with room */
+	struct slab_chunk *spare;                    /* one empty chunk kept */
+};
+
+/* `limit` blocks at most; block_size is rounded up to 64 bytes, at most 256 KiB. */
+void slab_init(struct slab *slab, const char *name, size_t block_size, uint64_t limit);
+void slab_fini(struct slab *slab); /* every block must be back */
+
+/* A block of undefined content, or NULL at the limit (counted in `refused`) or out of memory. */
+void *slab_take(struct slab *slab);
+void slab_give(struct slab *slab, void *block);
+
+#endif

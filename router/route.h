@@ -1,0 +1,108 @@
+/*
+ * From a scanned request to an engine: gathers what is known, asks the policy, keeps the books.
+ *
+ * This is the one file where the pure parts meet: tokens, sessions, prefix index, ledger, agents'
+ * records, policy, journal. The data path calls it at five moments of a request and never looks
+ * inside.
+ */
+#ifndef TURNWARD_ROUTER_ROUTE_H
+#define TURNWARD_ROUTER_ROUTE_H
+
+#include "router/chat/scan.h"
+#include "router/http/path.h"
+#include "router/ledger/ledger.h"
+#include "router/net/conn.h"
+#include "router/policy/policy.h"
+#include "router/session/session.h"
+#include "router/tokens/tokens.h"
+
+#include <stdint.h>
+
+struct worker;
+struct exchange;
+struct engine;
+
+enum { ROUTE_HOLD = -1000 /* cannot be decided yet: engines are being asked for their models */ };
+
+/* What the decision of one request needs and remembers until its end. */
+struct route {
+	struct chat_request request;
+	uint64_t *chain; /* block hashes, in chain_block; NULL = none */
+	struct block *chain_block;
+	uint32_t chain_nr;
+	uint8_t chain_small; /* its block is of the output pool */
+	uint8_t scanned;     /* `request` is valid */
+	uint8_t has_session;
+	uint8_t refreshed;  /* engines have been asked for their models because of it */
+	uint8_t exact_base; /* prompt_tokens builds on an exact count */
+	uint8_t dispatched; /* a ticket is in the books */
+	uint8_t token_seen;
+	uint64_t candidates; /* bit mask: engines that serve it */
+	int bound;           /* engine that holds its state (response ids), -1 = free */
+	uint64_t bound_turn, bound_tokens; /* that it continues from */
+	char header_session[LIMIT_SESSION_ID];
+	uint16_t header_session_len;
+	uint64_t model_key;
+	uint64_t scope;
+	struct session_key session;
+	int home; /* index into worker.engines, -1 = none */
+	uint32_t turn;
+	struct tokens_prompt prompt;
+	uint32_t prompt_tokens, uncached_tokens, hit_tokens;
+	uint32_t class, reason;
+	double predicted_ttft_s, predicted_raw_s;
+	uint64_t decision; /* its number in the journal, 0 = none */
+	struct ledger_ticket ticket;
+};
+
+/* Memory for it. -ENOBUFS at the bound. */
+int route_begin(struct worker *w, struct exchange *x);
+
+/*
+ * Chooses an engine and puts the request into the books: index into worker.engines; ROUTE_HOLD; or
+ * -enum conn_end. Engines in x->tried are left out.
+ */
+int route_decide(struct worker *w, struct exchange *x);
+
+/* 1 if another engine than those tried could take it. */
+int route_has_other(struct worker *w, const struct exchange *x);
+
+/* The engine did not take it after all: out of the books, as if never sent. */
+void route_undo(struct worker *w, struct exchange *x);
+
+void route_first_token(struct worker *w, struct exchange *x);
+void route_ended(struct worker *w, struct exchange *x); /* x->end and the watch are final */
+void route_free(struct worker *w, struct exchange *x);
+
+uint64_t route_seed(const struct worker *w); /* of content hashes: the same over restarts */
+
+/* What of the head the decision needs later: scope of the API key, session header. */
+void route_head(struct worker *w, struct exchange *x, const struct http_head *head,
+		const char *buf);
+
+/* The answer named its response id. */
+void route_response_made(struct worker *w, struct exchange *x);
+
+/* First tokens that nobody can see (no stream): taken as out at their predicted time. */
+void route_assume_tokens(struct worker *w);
+
+/* An agent's record has changed; an engine was seen away. */
+void route_observe(struct worker *w, struct engine *e);
+void route_engine_lost(struct worker *w, struct engine *e);
+uint64_t route_epoch(const struct engine *e); /* of its cache, 0 = unknown */
+
+/* Books and own timing into the region. */
+void route_publish(struct worker *w);
+
+/* 1 if the client may use the data port: its key is known, or none is asked for. */
+int route_authorized(const struct worker *w, const struct http_head *head, const char *buf);
+
+/* The router answers it itself. */
+int route_is_own(const struct http_route *target);
+
+/* Sets x->id from the head's x-request-id (suffixed if a live request has it) or makes one. */
+void request_id_take(struct worker *w, struct exchange *x, const struct http_head *head,
+		     const char *buf);
+void request_id_forget(struct worker *w, struct exchange *x);
+
+#endif

@@ -1,0 +1,125 @@
+/*
+ * The worker: the one process that serves, and everything it owns. One event loop, no threads, no
+ * locks.
+ */
+#ifndef TURNWARD_ROUTER_WORKER_H
+#define TURNWARD_ROUTER_WORKER_H
+
+#include "router/counters.h"
+#include "router/engines.h"
+#include "router/journal/journal.h"
+#include "router/ledger/ledger.h"
+#include "router/limits.h"
+#include "router/net/conn.h"
+#include "router/net/link.h"
+#include "router/net/slab.h"
+#include "router/policy/policy.h"
+#include "router/prefix/prefix.h"
+#include "router/session/responses.h"
+#include "router/session/session.h"
+#include "router/settings.h"
+#include "router/stats/hist.h"
+#include "router/tokens/tokens.h"
+#include "shm/files.h"
+#include "shm/loop/loop.h"
+#include "shm/loop/wheel.h"
+#include "shm/region.h"
+
+enum { WORKER_LISTENERS_MAX = 16, WORKER_ID_BUCKETS = 4096 };
+
+/* What a completion's tag leads to: a slot number and its generation, never a pointer. */
+enum worker_tag_kind { TAG_LISTENER = 1, TAG_CONN, TAG_LINK, TAG_SIGNAL };
+
+static inline uint64_t worker_tag(enum worker_tag_kind kind, uint16_t generation, uint32_t index)
+{
+	return (uint64_t)kind << 48 | (uint64_t)generation << 32 | index;
+}
+
+/* Client keys that open the data port; none = it is open. */
+struct api_keys {
+	uint32_t nr;
+	char **key;
+};
+
+struct listener {
+	int fd, handle;
+	uint8_t admin, accepting;
+	char text[ADDR_TEXT_MAX];
+};
+
+struct worker {
+	const struct router_settings *set;
+	struct loop *loop;
+	const char *loop_why;
+	struct wheel wheel;
+	uint64_t now_ns;   /* CLOCK_MONOTONIC at the start of this turn's deliveries */
+	uint8_t now_fresh; /* read in this turn already */
+	uint64_t started_ns;
+	uint8_t draining, stopping;
+	uint64_t drain_until_ns;
+	int exit_code;
+
+	struct http_path_rules path_rules;
+	struct api_keys api_keys;
+
+	struct listener listeners[WORKER_LISTENERS_MAX];
+	uint32_t listeners_nr;
+	int signal_fd, signal_handle;
+
+	/* pools */
+	struct slab bodies, heads, outs, exchanges, scans, routes;
+	struct conn *conns, *conns_free, *hungry;
+	uint32_t conns_max, conns_nr;
+	struct link *links, *links_free;
+	uint32_t links_max, links_nr;
+	struct exchange *inflight;
+	uint64_t inflight_nr;
+	struct exchange *ids[WORKER_ID_BUCKETS];
+	uint64_t id_seed, id_next;
+
+	/* scratch of one call, never kept over an event */
+	struct http_head head;
+
+	/* engines and the region */
+	struct engine engines[STATE_ENGINES_MAX];
+	uint32_t engines_nr;
+	struct region region;
+	struct router_file file;
+	struct ledger_file ledger_file;
+	uint64_t tick_ns;    /* next once-a-second work */
+	uint64_t publish_ns; /* next publishing of books and timing */
+
+	/* what the decision uses */
+	struct ledger *ledger;
+	struct ledger_params ledger_params;
+	struct sessions sessions;
+	struct responses responses;
+	struct prefix_index prefix;
+	uint32_t prefix_engines; /* region indices that it and the journal have room for */
+	struct tokens tokens;
+	struct policy_params params;
+	uint64_t cursor, random;
+	double move_budget;
+	uint64_t move_budget_ns;
+	struct engine_learnt *learnt; /* STATE_ENGINES_MAX, in the region */
+	uint64_t content_seed;        /* of block hashes; in the region */
+	uint8_t record[64 * 1024];    /* a journal record under construction */
+
+	struct counters counters;
+	struct hist ttft, decision, e2e;
+};
+
+/*
+ * Serves until told to stop; returns the exit code. Listening sockets come from the supervisor and
+ * are not closed for good by this process's death.
+ */
+int worker_run(const struct router_settings *settings, const struct listener *listeners,
+	       uint32_t nr);
+
+/* An engine was found: gives it its index in the region, its counters, its learnt state. */
+void worker_engines_changed(struct worker *w);
+
+/* A number for tie breaks and ids: xorshift, seeded at start. */
+uint64_t worker_random(struct worker *w);
+
+#endif
