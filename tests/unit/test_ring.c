@@ -150,6 +150,24 @@ static void a_successor_goes_on_with_the_numbers(void **state)
 	assert_int_equal(ring_attach(&ring, mem, size, RECORD_SIZE + 200, NULL), -EPROTO);
 }
 
+/* Killed between the record's number and the ring's: the record is whole and stays. */
+static void a_whole_record_that_was_not_yet_counted_is_kept(void **state)
+{
+	uint64_t next, dropped;
+
+	for (uint64_t n = 1; n <= 5; n++)
+		append(n);
+	memcpy(&next, mem + 64, 8);
+	assert_int_equal(next, 6);
+	next = 5;
+	memcpy(mem + 64, &next, 8);
+
+	assert_int_equal(ring_attach(&ring, mem, size, RECORD_SIZE, &dropped), 0);
+	assert_int_equal(dropped, 0);
+	assert_int_equal(ring_last(&ring), 5);
+	append(6);
+}
+
 static void a_grown_ring_keeps_records_and_numbers(void **state)
 {
 	size_t more = ring_size(RECORDS * 4, RECORD_SIZE * 2);
@@ -309,6 +327,7 @@ int main(void)
 		TEST(too_little_room_is_said_and_nothing_skipped),
 		TEST(the_last_match_is_found_backwards),
 		TEST(a_successor_goes_on_with_the_numbers),
+		TEST(a_whole_record_that_was_not_yet_counted_is_kept),
 		TEST(a_grown_ring_keeps_records_and_numbers),
 		TEST(a_writer_that_ends_at_any_store_loses_one_record_at_most),
 		TEST(random_bytes_are_survived),

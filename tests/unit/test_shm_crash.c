@@ -1,5 +1,6 @@
 /* Writers that are killed for real, thousands of times, under readers that check every copy. */
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -457,12 +458,34 @@ static void a_router_killed_at_any_step_of_making_or_growing_its_file_leaves_no_
 	}
 	assert_true(died > 40);
 	unlinkat(region.dir_fd, "router", 0);
+	close(openat(region.dir_fd, ".router.99999.0", O_CREAT | O_WRONLY, 0600));
 	assert_int_equal(router_file_hold(&(struct router_file){ 0 }, &region, &sizes, NULL, NULL,
 					  note, error),
 			 0);
 	temporaries = 0;
 	region_list(&region, ".", count_one, NULL);
 	assert_int_equal(temporaries, 0);
+}
+
+static void remove_file_once(void)
+{
+	shm_step_hook = NULL;
+	unlinkat(region.dir_fd, "engine.gpu0", 0);
+}
+
+/* Else the lock would be on a file that nobody can find any more. */
+static void a_file_that_vanishes_while_it_is_being_locked_is_made_anew(void **state)
+{
+	struct engine_file file;
+
+	assert_int_equal(engine_file_hold(&file, &region, "gpu0", error), 0);
+	engine_file_drop(&file);
+	shm_step_hook = remove_file_once; /* the first step of taking over is the lock */
+
+	assert_int_equal(engine_file_hold(&file, &region, "gpu0", error), 0);
+	assert_null(shm_step_hook);
+	assert_int_equal(region_file_moved(&region, &file.file), 0);
+	engine_file_drop(&file);
 }
 
 int main(void)
@@ -473,6 +496,7 @@ int main(void)
 		TEST(a_table_survives_its_killed_writers_with_one_entry_lost_at_most),
 		TEST(a_rings_numbers_go_on_over_killed_writers_and_every_record_is_seen_or_counted),
 		TEST(a_router_killed_at_any_step_of_making_or_growing_its_file_leaves_no_trap),
+		TEST(a_file_that_vanishes_while_it_is_being_locked_is_made_anew),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
