@@ -64,11 +64,11 @@
 	X(STREAM_OPTIONS, "stream_options")               \
 	X(SYSTEM, "system")                               \
 	X(TEXT, "text")                                   \
-	X(TOKENS, "tokens")                               \
 	X(TOKEN_IDS, "token_ids")                         \
-	X(TOOLS, "tools")                                 \
+	X(TOKENS, "tokens")                               \
 	X(TOOL_CALL_ID, "tool_call_id")                   \
 	X(TOOL_USE_ID, "tool_use_id")                     \
+	X(TOOLS, "tools")                                 \
 	X(TYPE, "type")                                   \
 	X(USER, "user")                                   \
 	X(USER_ID, "user_id")                             \
@@ -938,7 +938,8 @@ uint32_t chat_scan_end(struct chat_scan *scan, bool complete, uint64_t *chain, u
 	enum pull_event last;
 
 	if (complete) {
-		scan->req.complete = !scan->req.unreadable && pull_finish(&scan->json, &last) == 0;
+		scan->req.complete = scan->req.brace >= 0 && !scan->req.unreadable &&
+				     pull_finish(&scan->json, &last) == 0;
 		scan->req.unreadable = !scan->req.complete;
 	}
 	for (int i = 0; i < CHAT_PARTS; i++) {
