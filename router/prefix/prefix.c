@@ -6,6 +6,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "shm/step.h"
+
 /*
  * An entry is one word: 32 bits of the block's hash (not those that chose the bucket), the stamp of
  * the insert that last touched it, and its depth in the prompt, which the hash implies and which is
@@ -36,10 +38,14 @@ static_assert(WAYS * 8 == 64, "a bucket is one line");
 static_assert((int)PREFIX_BLOCKS_MAX * SLACK / WAYS < (1 << STAMP_BITS) - RING_MAX,
 	      "a sweep ends before stamps repeat");
 
-#define MATCH_MASK   (0xffffffff00000000ull | DEPTH_MASK)
-#define MAGIC        0x31786966657250ull /* "Prefix1" */
-#define GET(a)       atomic_load_explicit(&(a), memory_order_relaxed)
-#define PUT(a, v)    atomic_store_explicit(&(a), (v), memory_order_release)
+#define MATCH_MASK (0xffffffff00000000ull | DEPTH_MASK)
+#define MAGIC      0x31786966657250ull /* "Prefix1" */
+#define GET(a)     atomic_load_explicit(&(a), memory_order_acquire)
+#define PUT(a, v)                                                       \
+	do {                                                            \
+		atomic_store_explicit(&(a), (v), memory_order_release); \
+		STEP();                                                 \
+	} while (0)
 #define COUNT(a, by) PUT(a, GET(a) + (by))
 
 struct prefix_section {
@@ -215,9 +221,10 @@ static void set_recount(const struct set *set, uint32_t blocks)
 	uint64_t head = GET(h->head), tail = GET(h->tail), live = 0;
 
 	if (tail == 0 || tail > head + 1 || head + 1 - tail > set->stamps)
-		PUT(h->tail, tail = head + 1);
+		tail = head + 1;
 	if (GET(h->capacity) == 0 || GET(h->capacity) > blocks)
 		PUT(h->capacity, blocks);
+	PUT(h->tail, tail);
 	for (uint64_t stamp = tail; stamp <= head; stamp++) {
 		uint32_t end = rest_end(GET(*rest_at(set, stamp)));
 
@@ -227,10 +234,12 @@ static void set_recount(const struct set *set, uint32_t blocks)
 	for (uint64_t i = 0; i < (uint64_t)set->buckets * WAYS; i++) {
 		uint64_t stamp = word_alive(set, GET(set->words[i]));
 
-		if (stamp && rest_count(GET(*rest_at(set, stamp))) < LIMIT_CONTENT_BLOCKS)
-			COUNT(*rest_at(set, stamp), 1), live++;
-		else if (GET(set->words[i]))
+		if (stamp && rest_count(GET(*rest_at(set, stamp))) < LIMIT_CONTENT_BLOCKS) {
+			COUNT(*rest_at(set, stamp), 1);
+			live++;
+		} else if (GET(set->words[i])) {
 			PUT(set->words[i], 0);
+		}
 	}
 	PUT(h->live, live);
 }
@@ -306,10 +315,12 @@ static void evict(const struct set *set)
 		uint32_t end = rest_end(GET(*rest)), count = rest_count(GET(*rest));
 		uint32_t some = live - capacity < count ? (uint32_t)(live - capacity) : count;
 
-		if (some < count && some < end)
+		if (some < count && some < end) {
 			PUT(*rest, rest_of(end - some, count - some));
-		else
-			COUNT(h->tail, 1), some = count;
+		} else {
+			COUNT(h->tail, 1);
+			some = count;
+		}
 		live -= some < live ? some : live;
 	}
 	if (GET(h->tail) > GET(h->head))

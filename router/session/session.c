@@ -5,8 +5,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <xxhash.h>
+
+#include "shm/words.h"
 
 enum {
 	TAILS_PER_SESSION = 2,     /* the last prompt's and the one before it, for forks */
@@ -14,9 +15,8 @@ enum {
 };
 
 #define MAGIC        0x316e6f6973736553ull /* "Session1" */
-#define NO_MOVE      UINT64_MAX
-#define GET(a)       atomic_load_explicit(&(a), memory_order_relaxed)
-#define PUT(a, v)    atomic_store_explicit(&(a), (v), memory_order_release)
+#define GET(a)       atomic_load_explicit(&(a), memory_order_acquire)
+#define PUT(a, v)    word_set(&(a), (v))
 #define COUNT(a, by) PUT(a, GET(a) + (by))
 
 struct session_section {
