@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "shm/base/clock.h"
 #include "shm/base/jread.h"
 
 const struct engine_ops *const engine_kinds[] = { &engine_vllm, &engine_sglang, &engine_llamacpp,
@@ -146,3 +147,25 @@ uint64_t engine_count(double number)
 		return 0;
 	return number < 9.0e15 ? (uint64_t)(number + 0.5) : (uint64_t)9.0e15;
 }
+
+static const struct engine_source_use other_uses[] = {
+	{ .source = SOURCE_MODELS, .interval_ns = NS_PER_S },
+};
+
+static int other_probe(const struct engine_page *page)
+{
+	struct jread root, first;
+
+	return page->source == SOURCE_MODELS && jread_open(&root, page->body, page->len) == 0 &&
+	       jread_get(&root, "data[0].id", &first) == 0;
+}
+
+const struct engine_ops engine_other = {
+	.name = "unknown",
+	.kind = ENGINE_KIND_UNKNOWN,
+	.period_ns = NS_PER_S,
+	.uses = other_uses,
+	.uses_nr = sizeof(other_uses) / sizeof(other_uses[0]),
+	.probe = other_probe,
+	.sample = engine_models_sample,
+};

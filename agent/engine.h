@@ -98,7 +98,10 @@ struct engine_ops {
 
 extern const struct engine_ops engine_vllm, engine_sglang, engine_llamacpp;
 
-/* All kinds, NULL-terminated. */
+/* What serves models and is none of these: watched for life and models, its load stays unknown. */
+extern const struct engine_ops engine_other;
+
+/* All kinds but engine_other, NULL-terminated. */
 extern const struct engine_ops *const engine_kinds[];
 
 const struct engine_ops *engine_ops_named(const char *name); /* NULL when there is none */

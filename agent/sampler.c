@@ -120,9 +120,28 @@ static enum watch_failure failure_of(int err)
 	}
 }
 
+/* The page is not there, which says nothing against the engine. */
 static int is_unsupported(int status)
 {
 	return status == 404 || status == 405 || status == 501;
+}
+
+/* It is there, but not for us: the engine lives, and may serve clients that have a key. */
+static int is_locked(int status)
+{
+	return status == 401 || status == 403;
+}
+
+static void note_failure(struct sampler *s, const char *path, int err, int status)
+{
+	if (err == -EFBIG)
+		snprintf(s->note, sizeof(s->note), "GET %s: the page is over %d bytes", path,
+			 METRICS_PAGE_MAX);
+	else if (err < 0)
+		snprintf(s->note, sizeof(s->note), "GET %s: %s", path, strerror(-err));
+	else
+		snprintf(s->note, sizeof(s->note), "GET %s: status %d%s", path, status,
+			 is_locked(status) ? ": give the engine's key with --key-file" : "");
 }
 
 static int fetch(struct sampler *s, enum engine_source source, uint64_t max_ns,
@@ -134,46 +153,59 @@ static int fetch(struct sampler *s, enum engine_source source, uint64_t max_ns,
 	timeout_ns = timeout_ns < max_ns ? timeout_ns : max_ns;
 	int err = s->io.fetch(s->io.ctx, path, timeout_ns, ret_answer);
 
-	if (err < 0 && err != -EINTR)
-		snprintf(s->note, sizeof(s->note), "GET %s: %s", path, strerror(-err));
-	else if (err == 0 && ret_answer->status != 200 && !is_unsupported(ret_answer->status))
-		snprintf(s->note, sizeof(s->note), "GET %s: status %d%s", path, ret_answer->status,
-			 ret_answer->status == 401 || ret_answer->status == 403
-				 ? ": give the engine's key with --key-file"
-				 : "");
+	if (err == -EINTR)
+		return err;
+	if (err < 0 || (ret_answer->status != 200 && !is_unsupported(ret_answer->status)))
+		note_failure(s, path, err, err < 0 ? 0 : ret_answer->status);
 	return err;
 }
 
-/* Asks the pages by which kinds differ. 0 when the kind is known; 1 when no page tells; -errno. */
+/* 1 if some kind knows the page as its own. */
+static int recognise(struct sampler *s, const struct engine_page *page)
+{
+	for (size_t k = 0; engine_kinds[k]; k++) {
+		if (engine_kinds[k]->probe(page)) {
+			use_ops(s, engine_kinds[k]);
+			return 1;
+		}
+	}
+	return 0;
+}
+
+/*
+ * Asks the pages by which kinds differ. 0 when the kind is known, or when what answers is alive but
+ * of no kind that we know; -EPROTO when it does not behave like an engine at all; -errno of a
+ * fetch.
+ */
 static int find_kind(struct sampler *s)
 {
 	static const enum engine_source sources[] = { SOURCE_MODELS, SOURCE_METRICS, SOURCE_LOADS,
 						      SOURCE_PROPS };
-	int answered = 0, err = 0;
+	int alive = 0;
 
 	for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
 		struct sampler_answer answer;
+		int err = fetch(s, sources[i], fetch_max_ns, &answer);
 
-		err = fetch(s, sources[i], fetch_max_ns, &answer);
 		if (err < 0)
 			return err;
-		if (answer.status != 200) {
-			answered |= is_unsupported(answer.status);
+		alive |= sources[i] == SOURCE_MODELS && is_locked(answer.status);
+		if (answer.status != 200)
 			continue;
-		}
-		answered = 1;
 		struct engine_page page = { sources[i], answer.body, answer.len, answer.start_id };
-		for (size_t k = 0; engine_kinds[k]; k++) {
-			if (engine_kinds[k]->probe(&page)) {
-				use_ops(s, engine_kinds[k]);
-				return 0;
-			}
-		}
+		if (recognise(s, &page))
+			return 0;
+		alive |= engine_other.probe(&page);
 	}
-	if (answered && !s->note[0])
+	if (alive) {
+		use_ops(s, &engine_other);
+		s->recognise_ns = now(s) + unsupported_ns;
+		return 0;
+	}
+	if (!s->note[0])
 		snprintf(s->note, sizeof(s->note),
 			 "no page tells which engine this is: give --kind");
-	return 1;
+	return -EPROTO;
 }
 
 /* Sources further down the table are asked more often while none above tells the load. */
@@ -206,10 +238,10 @@ static int take_answer(struct sampler *s, size_t i, const struct sampler_answer 
 	work->works = 0;
 	s->info.metrics_source &= ~(1ull << use->source);
 	if (answer->status != 200) {
-		if (!is_unsupported(answer->status))
+		if (!is_unsupported(answer->status) && !is_locked(answer->status))
 			return -EPROTO;
 		work->has_layer = 0;
-		work->due_ns = now(s) + unsupported_ns;
+		work->due_ns = now(s) + (is_locked(answer->status) ? again_ns : unsupported_ns);
 		return 0;
 	}
 	int err = s->ops->sample(&page, &layer, &s->info);
@@ -469,10 +501,8 @@ int sampler_round(struct sampler *s, uint64_t *ret_due_ns)
 	int err = 0;
 
 	s->note[0] = 0;
-	if (!s->ops) {
-		err = find_kind(s);
-		round.err = err > 0 ? -EPROTO : err;
-	}
+	if (!s->ops || (s->ops == &engine_other && s->recognise_ns <= round.start_ns))
+		round.err = err = find_kind(s);
 	for (size_t i = 0; err == 0 && s->ops && i < s->ops->uses_nr; i++)
 		err = ask_source(s, i, &round);
 	if (err == -EINTR)

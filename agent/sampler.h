@@ -58,6 +58,7 @@ struct sampler {
 	struct sampler_params params;
 	struct sampler_io io;
 	const struct engine_ops *ops; /* NULL = not known yet */
+	uint64_t recognise_ns;        /* engine_other: when to look again what it is */
 	struct source_work work[SAMPLER_USES_MAX];
 	struct pace pace; /* of rounds */
 	unsigned failed_in_row;

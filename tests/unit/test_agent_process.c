@@ -467,9 +467,11 @@ static void a_key_from_a_file_opens_a_locked_engine(void **state)
 	close(fd);
 	atomic_store(&fake->manner, LOCKED);
 
-	assert_int_equal(agent_run(without_key, output), EXIT_RUNTIME);
+	assert_int_equal(agent_run(without_key, output), EXIT_GOOD);
+	assert_null(strstr(output, "running"));
 	assert_non_null(strstr(output, "--key-file"));
 	assert_int_equal(agent_run(with_key, output), EXIT_GOOD);
+	assert_non_null(strstr(output, "running"));
 	assert_null(strstr(output, "sk-right"));
 	unlink(path);
 }

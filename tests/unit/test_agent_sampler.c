@@ -337,14 +337,54 @@ static void what_comes_back_may_be_another_kind(void **state)
 	assert_false(ENGINE_HAS(&sampler.state, prompt_tokens_total)); /* the old one's */
 }
 
-static void an_engine_behind_a_key_says_what_is_missing(void **state)
+static void an_engine_behind_a_key_is_up_and_says_what_is_missing(void **state)
 {
 	begin_vllm(ENGINE_KIND_UNKNOWN);
 	script.status = 401;
-	rounds(3);
-
-	assert_int_equal(sampler.state.health, ENGINE_HEALTH_DOWN);
+	round_now();
 	assert_non_null(strstr(sampler.note, "--key-file"));
+	rounds(5);
+	assert_int_equal(sampler.state.health, ENGINE_HEALTH_UP);
+	assert_int_equal(sampler.state.present, 0);
+
+	script.status = 0;
+	rounds(40);
+	assert_int_equal(sampler.state.kind, ENGINE_KIND_VLLM);
+	assert_int_equal(sampler.state.running, 2);
+}
+
+static void a_locked_page_of_a_known_kind_is_not_its_death(void **state)
+{
+	begin_vllm(ENGINE_KIND_VLLM);
+	round_now();
+	script.status = 403;
+	rounds(20);
+	assert_int_equal(sampler.state.health, ENGINE_HEALTH_UP);
+	assert_false(ENGINE_HAS(&sampler.state, running));
+}
+
+static void an_engine_of_no_known_kind_is_watched_for_life_and_models(void **state)
+{
+	begin(ENGINE_KIND_UNKNOWN);
+	strcpy(script.body[SOURCE_MODELS], "{\"data\":[{\"id\":\"x\",\"owned_by\":\"somebody\"}]}");
+	rounds(10);
+	assert_int_equal(sampler.state.health, ENGINE_HEALTH_UP);
+	assert_int_equal(sampler.state.kind, ENGINE_KIND_UNKNOWN);
+	assert_string_equal(sampler.info.models[0], "x");
+	assert_int_equal(sampler.state.period_ns, 1000 * MS);
+
+	script.err = -ECONNREFUSED;
+	rounds(2);
+	assert_int_equal(sampler.state.health, ENGINE_HEALTH_DOWN);
+}
+
+static void what_is_no_engine_at_all_is_down_and_named_so(void **state)
+{
+	begin(ENGINE_KIND_UNKNOWN);
+	strcpy(script.body[SOURCE_MODELS], "<html>a web server</html>");
+	rounds(3);
+	assert_int_equal(sampler.state.health, ENGINE_HEALTH_DOWN);
+	assert_non_null(strstr(sampler.note, "--kind"));
 }
 
 static void an_engine_that_tells_no_load_is_up_and_its_load_unknown(void **state)
@@ -661,7 +701,10 @@ int main(void)
 		CLAIM(a_failed_scrape_ages_the_state_and_says_why),
 		CLAIM(a_dead_engine_is_asked_seldom_and_seen_again_soon),
 		CLAIM(what_comes_back_may_be_another_kind),
-		CLAIM(an_engine_behind_a_key_says_what_is_missing),
+		CLAIM(an_engine_behind_a_key_is_up_and_says_what_is_missing),
+		CLAIM(a_locked_page_of_a_known_kind_is_not_its_death),
+		CLAIM(an_engine_of_no_known_kind_is_watched_for_life_and_models),
+		CLAIM(what_is_no_engine_at_all_is_down_and_named_so),
 		CLAIM(an_engine_that_tells_no_load_is_up_and_its_load_unknown),
 		CLAIM(a_garbled_page_is_an_error_not_a_reading),
 		CLAIM(a_list_of_models_that_vanishes_opens_the_engine_to_any_name),
