@@ -61,6 +61,8 @@ static void join_waiting(struct ledger_engine *books, struct ledger_ticket *tick
 	books->sent++;
 	books->uncached_tokens += ticket->uncached_tokens;
 	books->prefill_s += ticket->prefill_s;
+	if (ticket->flags & LEDGER_REQUEUEABLE)
+		books->requeueable_tokens += ticket->uncached_tokens;
 }
 
 /*
@@ -88,6 +90,8 @@ static void leave_waiting(struct ledger_engine *books, struct ledger_ticket *tic
 	ticket->older = ticket->newer = NULL;
 	subtract(&books->sent, 1);
 	subtract(&books->uncached_tokens, ticket->uncached_tokens);
+	if (ticket->flags & LEDGER_REQUEUEABLE)
+		subtract(&books->requeueable_tokens, ticket->uncached_tokens);
 	books->prefill_s -= ticket->prefill_s;
 	if (books->sent == 0 || books->prefill_s < 0)
 		books->prefill_s = 0; /* rounding must not pile up */
@@ -149,6 +153,10 @@ static void correct_waiting(struct ledger_engine *books, struct ledger_ticket *t
 		books->totals.uncached_out += ticket->uncached_tokens - uncached_tokens;
 	books->uncached_tokens += uncached_tokens;
 	subtract(&books->uncached_tokens, ticket->uncached_tokens);
+	if (ticket->flags & LEDGER_REQUEUEABLE) {
+		books->requeueable_tokens += uncached_tokens;
+		subtract(&books->requeueable_tokens, ticket->uncached_tokens);
+	}
 	books->prefill_s += prefill_s - ticket->prefill_s;
 	if (books->prefill_s < 0)
 		books->prefill_s = 0;
@@ -244,7 +252,7 @@ void ledger_engine_restarted(struct ledger *ledger, unsigned engine, uint64_t no
 	books->oldest = books->newest = NULL;
 	books->head_ns = now_ns;
 	books->sent = books->decoding = books->decode_context_tokens = books->uncached_tokens = 0;
-	books->pieces = 0;
+	books->pieces = books->requeueable_tokens = 0;
 	books->prefill_s = 0;
 	books->totals.ended = books->totals.dispatched;
 	books->totals.uncached_out = books->totals.uncached_in;

@@ -31,7 +31,8 @@ enum ledger_end { LEDGER_COMPLETED, LEDGER_FAILED, LEDGER_ABORTED, LEDGER_ENDS_N
 
 /* Ticket flags. */
 enum {
-	LEDGER_PIECE = 1 << 0, /* a staged prefix, the router's own request */
+	LEDGER_PIECE = 1 << 0,       /* a staged prefix, the router's own request */
+	LEDGER_REQUEUEABLE = 1 << 1, /* a cold prompt that gives way to short requests (requeue) */
 };
 
 /* One request in one engine; lives in the caller's own entry for it and must not move meanwhile. */
@@ -70,7 +71,7 @@ struct ledger_engine {
 	uint64_t head_ns;      /* since when the engine can have worked on the oldest */
 	uint64_t epoch;        /* of these books, counted here */
 	uint64_t engine_epoch; /* the agent's start id, 0 = not seen */
-	uint64_t sent, decoding, decode_context_tokens, uncached_tokens;
+	uint64_t sent, decoding, decode_context_tokens, uncached_tokens, requeueable_tokens;
 	double prefill_s;
 	double mean_uncached_tokens; /* EWMA over dispatches: what a foreign request is taken for */
 	uint64_t staged_rest_tokens, pieces, cold, held, held_tokens;
@@ -124,6 +125,7 @@ struct ledger_view {
 	double num_requests, decoding, decode_context_tokens;
 	double pending_prefill_tokens;
 	double pending_prefill_s;  /* < 0: unknown (the tokens are the agent's) */
+	double requeueable_tokens; /* of pending: rest of tickets marked so */
 	double staged_rest_tokens; /* staged rest and held */
 	double foreign_requests;   /* in it, not ours */
 	double oldest_wait_s;      /* of our own dispatches */

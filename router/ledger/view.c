@@ -146,6 +146,7 @@ static void own_pending(const struct ledger_engine *books, uint64_t now_ns, stru
 
 	ret->pending_prefill_tokens = (double)books->uncached_tokens;
 	ret->pending_prefill_s = books->prefill_s;
+	ret->requeueable_tokens = (double)books->requeueable_tokens;
 	if (head == NULL)
 		return;
 	uint64_t began_ns = head->dispatch_ns > books->head_ns ? head->dispatch_ns : books->head_ns;
@@ -155,6 +156,9 @@ static void own_pending(const struct ledger_engine *books, uint64_t now_ns, stru
 	ret->pending_prefill_s = greater(0, ret->pending_prefill_s - done_s);
 	ret->pending_prefill_tokens =
 		greater(0, ret->pending_prefill_tokens - part * head->uncached_tokens);
+	if (head->flags & LEDGER_REQUEUEABLE)
+		ret->requeueable_tokens =
+			greater(0, ret->requeueable_tokens - part * head->uncached_tokens);
 	ret->oldest_wait_s = (double)since(now_ns, head->dispatch_ns) / 1e9;
 }
 
@@ -166,14 +170,16 @@ static void agent_pending(const struct reconciled *r, double tokens_per_s, doubl
 	double added = (double)since(now->uncached_in, r->taken.uncached_in);
 	double gone = (double)since(now->uncached_out, r->left.uncached_out);
 	double done = greater(gone, greater(0, tokens_per_s) * age_s);
+	double tokens = greater(0, (double)r->agent->pending_prefill_tokens + added - done);
+	double own_tokens = ret->pending_prefill_tokens;
 
-	ret->pending_prefill_tokens =
-		greater(0, (double)r->agent->pending_prefill_tokens + added - done);
-	ret->pending_prefill_s = -1;
+	/* In seconds at the pace of our own books, which know the lengths; else unknown. */
+	ret->pending_prefill_s = own_tokens > 0 ? ret->pending_prefill_s / own_tokens * tokens : -1;
+	ret->pending_prefill_tokens = tokens;
 }
 
 /* Foreign requests beside ours: in the batch they decode, waiting they are like our usual one. */
-static void add_foreign(const struct reconciled *r, const struct ledger_sums *others,
+static void add_foreign(const struct reconciled *r, const struct ledger_sums *others, int by_agent,
 			struct ledger_view *ret)
 {
 	double foreign = foreign_requests(r, others) * r->believed;
@@ -191,7 +197,7 @@ static void add_foreign(const struct reconciled *r, const struct ledger_sums *ot
 		ret->decode_context_tokens +=
 			greater(0, (double)r->agent->decode_context_tokens - own) * r->believed;
 	}
-	if (ret->pending_prefill_s >= 0 && foreign > running) {
+	if (!by_agent && foreign > running) {
 		double tokens = (foreign - running) * books->mean_uncached_tokens;
 		double pace = ret->pending_prefill_tokens > 0
 				      ? ret->pending_prefill_s / ret->pending_prefill_tokens
@@ -253,7 +259,7 @@ void ledger_effective(const struct ledger *ledger, const struct ledger_params *p
 			ret->staleness == LEDGER_FRESH && ENGINE_HAS(agent, pending_prefill_tokens);
 		if (by_agent)
 			agent_pending(&r, tokens_per_s, ret->age_s, ret);
-		add_foreign(&r, others, ret);
+		add_foreign(&r, others, by_agent, ret);
 		ret->probe = (uint32_t)(ret->foreign_requests > 0 &&
 					should_probe(books, params, now_ns));
 	}

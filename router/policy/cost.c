@@ -42,6 +42,31 @@ double policy_prefill_s(const struct policy_params *params, const struct policy_
 	return a * uncached + b * (prompt * prompt - hit * hit);
 }
 
+/*
+ * Tokens ahead of this request: all that is pending, but of a cold prompt that will be requeued to
+ * let a short request in only the step under way.
+ */
+static double tokens_ahead(const struct decision *d, unsigned i)
+{
+	const struct policy_engine *engine = &d->engines[i];
+	double pending = sane(engine->pending_prefill_tokens);
+	double step = engine->step_budget_tokens ? engine->step_budget_tokens : STEP_BUDGET_TOKENS;
+	double yields = lesser(pending, sane(engine->requeueable_tokens)) - step;
+
+	if (yields <= 0 || uncached_of(d, i) > d->params->long_tokens)
+		return pending;
+	return pending - yields;
+}
+
+/* The same in seconds, by the quadratic figure where it is known. */
+static double ahead_s(const struct decision *d, unsigned i)
+{
+	double pending = sane(d->engines[i].pending_prefill_tokens);
+	double all_s = policy_cost_queue_s(d->params, &d->engines[i]);
+
+	return pending > 0 ? all_s * (tokens_ahead(d, i) / pending) : all_s;
+}
+
 double policy_cost_queue_s(const struct policy_params *params, const struct policy_engine *engine)
 {
 	if (engine->flags & POLICY_PENDING_S)
@@ -143,7 +168,7 @@ static double passes_s(const struct decision *d, unsigned i, double uncached)
 	const struct policy_engine *engine = &d->engines[i];
 	double budget =
 		engine->step_budget_tokens ? engine->step_budget_tokens : STEP_BUDGET_TOKENS;
-	double tokens = sane(engine->pending_prefill_tokens) + uncached;
+	double tokens = tokens_ahead(d, i) + uncached;
 	double chunks = (double)(uint64_t)(tokens / budget);
 
 	if (sane(engine->decoding) == 0)
@@ -170,7 +195,7 @@ static void price_eft(const struct decision *d, unsigned i, struct policy_cost *
 
 	price_prefill(d, i, cost);
 	cost->step_s = step_rest_s(d, i);
-	cost->queue_s = policy_cost_queue_s(d->params, &d->engines[i]);
+	cost->queue_s = ahead_s(d, i);
 	cost->staged_s = staged_s(d, i);
 	cost->passes_s = passes_s(d, i, cost->uncached_tokens);
 	cost->kv_wait_s = kv_wait_s(d, i);
@@ -185,7 +210,7 @@ static void price_contention(const struct decision *d, unsigned i, struct policy
 	price_prefill(d, i, cost);
 	cost->decode_s =
 		sane(engine->num_requests) * policy_cost_decode_iteration_s(d->params, engine);
-	cost->queue_s = sane(engine->pending_prefill_tokens) / throughput_of(d->params, engine);
+	cost->queue_s = tokens_ahead(d, i) / throughput_of(d->params, engine);
 	cost->staged_s = staged_s(d, i);
 }
 

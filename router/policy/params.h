@@ -124,9 +124,9 @@ enum policy_unit { POLICY_PLAIN, POLICY_TIME, POLICY_RATE };
 	  "most moves of a session in its last 5 turns")                                           \
 	X(migration_overrule_s, 10, 0, 1e6, POLICY_TIME, "s",                                      \
 	  "a priced move that gains this much waits for no cool-down or budget")                   \
-	X(overload_factor, 1.5, 1, 1000, POLICY_PLAIN, "x",                                        \
+	X(overload_factor, 2, 1, 1000, POLICY_PLAIN, "x",                                          \
 	  "v3 leaves out engines whose backlog exceeds this x the mean")                           \
-	X(linear_load_weight, 0.25, 0, 1000, POLICY_PLAIN, "x",                                    \
+	X(linear_load_weight, 0.35, 0, 1000, POLICY_PLAIN, "x",                                    \
 	  "linear: weight of an outstanding token against an uncached one")                        \
 	X(output_tokens, 200, 1, 1e6, POLICY_PLAIN, "tokens",                                      \
 	  "answer length where the request does not say")                                          \

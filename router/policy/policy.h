@@ -105,11 +105,13 @@ struct policy_engine {
 	float calibration;           /* EWMA of measured / predicted_raw_s, 0 = none yet */
 	float recent_ttft_s;         /* quantile of the window, requests still waiting included */
 	uint32_t recent_ttft_n;
-	float oldest_wait_s;  /* for a first token, streamed requests only */
-	uint32_t reserved[6]; /* 0 */
+	float oldest_wait_s;      /* for a first token, streamed requests only */
+	float requeueable_tokens; /* of pending: rest of cold prompts that give way to short
+				     requests */
+	uint32_t reserved[5];     /* 0 */
 };
 static_assert(sizeof(struct policy_engine) == 128, "two lines of a record");
-static_assert(offsetof(struct policy_engine, reserved) == 104, "record layout 1");
+static_assert(offsetof(struct policy_engine, reserved) == 108, "record layout 1");
 
 /* The cost of one engine, every term apart; all in seconds. total_s decides. */
 #define POLICY_TERMS(X)                                                                            \

@@ -37,7 +37,7 @@ static struct ledger_ticket *send(unsigned number, unsigned engine, uint32_t unc
 	ticket->prompt_tokens = 40000;
 	ticket->uncached_tokens = uncached;
 	ticket->prefill_s = uncached / RATE;
-	ticket->flags = 0;
+	ticket->flags = number % 5 == 4 ? LEDGER_REQUEUEABLE : 0;
 	ledger_dispatch(&ledger, ticket, at);
 	return ticket;
 }
@@ -259,6 +259,9 @@ static void a_reported_backlog_is_aged_and_topped_up(void **state)
 	send(0, 0, 3000, 10 * S + 50 * MS);
 
 	assert_near(pending_at(10 * S + 100 * MS), 20000 + 3000 - 500, 1);
+	assert_near(view.pending_prefill_s, 22500 / RATE, 1e-3); /* at our own books' pace */
+	ledger_end(&ledger, &tickets[0], LEDGER_ABORTED, 10 * S + 100 * MS);
+	pending_at(10 * S + 100 * MS);
 	assert_true(view.pending_prefill_s < 0);
 }
 
@@ -546,6 +549,27 @@ static void pieces_and_what_waits_in_the_router_have_their_sums(void **state)
 	assert_int_equal(sums.held_tokens, 0);
 }
 
+static void what_gives_way_is_known_and_shrinks_as_it_is_computed(void **state)
+{
+	struct ledger_ticket *cold = &tickets[0];
+
+	*cold = (struct ledger_ticket){ .flags = LEDGER_REQUEUEABLE,
+					.prompt_tokens = 20000,
+					.uncached_tokens = 20000,
+					.prefill_s = 4 };
+	ledger_dispatch(&ledger, cold, 10 * S);
+	send(1, 0, 500, 10 * S);
+	pending_at(11 * S);
+	assert_near(view.requeueable_tokens, 15000, 1);
+	assert_near(view.pending_prefill_tokens, 15500, 1);
+	ledger_correct(&ledger, cold, 20000, 10000, 11 * S);
+	pending_at(10 * S);
+	assert_near(view.requeueable_tokens, 10000, 1);
+	ledger_first_token(&ledger, cold, 14 * S);
+	pending_at(14 * S);
+	assert_true(view.requeueable_tokens == 0);
+}
+
 static void parallel_answers_are_decoded_each(void **state)
 {
 	struct ledger_ticket *ticket = &tickets[0];
@@ -607,7 +631,7 @@ static void waves_against_500_ms_samples_spread_evenly(void **state)
 
 struct naive {
 	unsigned sent, decoding;
-	uint64_t uncached, context;
+	uint64_t uncached, context, yields;
 };
 
 static struct naive count(unsigned engine)
@@ -620,6 +644,7 @@ static struct naive count(unsigned engine)
 		if (t->engine != engine || t->epoch != ledger.engine[engine].epoch)
 			continue;
 		if (t->phase == LEDGER_SENT) {
+			sum.yields += t->flags ? t->uncached_tokens : 0;
 			sum.sent++;
 			sum.uncached += t->uncached_tokens;
 		} else if (t->phase == LEDGER_DECODING) {
@@ -674,6 +699,7 @@ static void check_engine(unsigned engine, uint64_t now)
 	assert_int_equal(sums.waiting_tokens, naive.uncached);
 	assert_int_equal(sums.decoding, naive.decoding);
 	assert_int_equal(sums.decode_context_tokens, naive.context);
+	assert_int_equal(ledger.engine[engine].requeueable_tokens, naive.yields);
 	assert_int_equal(sums.dispatched_total, sums.finished_total + sums.requests);
 	ledger_effective(&ledger, &params, engine, &agent, NULL, RATE, now, &view);
 	assert_true(view.num_requests >= (double)sums.requests);
@@ -754,6 +780,7 @@ int main(void)
 		BOOKS(every_end_of_every_phase_empties_the_books_once),
 		BOOKS(a_long_stream_counts_until_it_ends),
 		BOOKS(pieces_and_what_waits_in_the_router_have_their_sums),
+		BOOKS(what_gives_way_is_known_and_shrinks_as_it_is_computed),
 		BOOKS(parallel_answers_are_decoded_each),
 		BOOKS(waves_against_500_ms_samples_spread_evenly),
 		BOOKS(random_operations_agree_with_a_naive_model),

@@ -46,6 +46,7 @@ static void linear_adds_uncached_and_weighted_outstanding_tokens(void **state)
 	struct world w;
 
 	table(&w, POLICY_LINEAR);
+	w.params.linear_load_weight = 0.25;
 	/* (50,000 / 4 + 1,000) / 5,000; (36,000 / 4 + 30,000) / 5,000; (2,000 + 20,000) / 5,000 */
 	assert_totals(&w, 2.7, 7.8, 4.4, 0);
 	w.params.linear_load_weight = 1;
@@ -83,6 +84,7 @@ static void v3_leaves_out_engines_above_the_mean_unless_all_are(void **state)
 	w.engine[1].hit_tokens = 30000; /* cheapest, were it not overloaded */
 	w.engine[0].hit_tokens = 0;
 	w.engine[2].hit_tokens = 0;
+	w.params.overload_factor = 1.5;
 	assert_int_equal(world_choose(&w), 2);
 	assert_int_equal(w.choice.cost[1].left_out, LEFT_OUT_OVERLOADED);
 	assert_int_equal(w.choice.cost[0].left_out, LEFT_OUT_CANDIDATE);
@@ -202,6 +204,29 @@ static void only_long_requests_count_what_is_staged(void **state)
 		w.engine[0].hit_tokens = 40000 - 9600;
 		world_choose(&w);
 		assert_true(w.choice.cost[0].staged_s == 0);
+	}
+}
+
+/* 30,000 of the 36,000 pending will be requeued: a short request waits for a step of 8,192 of them.
+ */
+static void only_long_requests_wait_for_a_cold_prompt_that_gives_way(void **state)
+{
+	static const enum policy_kind models[] = { POLICY_CONTENTION, POLICY_EFT };
+
+	for (unsigned k = 0; k < 2; k++) {
+		struct world w;
+
+		world_init(&w, models[k], 1);
+		w.engine[0].pending_prefill_tokens = 36000;
+		w.engine[0].requeueable_tokens = 30000;
+		world_choose(&w);
+		assert_near(w.choice.cost[0].queue_s, 36000 / 5000.0, 1e-9);
+		w.engine[0].hit_tokens = 40000 - 9600;
+		world_choose(&w);
+		assert_near(w.choice.cost[0].queue_s, (6000 + 8192) / 5000.0, 1e-9);
+		w.engine[0].requeueable_tokens = 8000; /* less than a step: nothing to gain */
+		world_choose(&w);
+		assert_near(w.choice.cost[0].queue_s, 36000 / 5000.0, 1e-9);
 	}
 }
 
@@ -365,6 +390,7 @@ int main(void)
 		CLAIM(own_prefill_is_quadratic_also_for_cached_turns),
 		CLAIM(a_throughput_measured_on_long_prompts_is_freed_of_its_quadratic_part),
 		CLAIM(only_long_requests_count_what_is_staged),
+		CLAIM(only_long_requests_wait_for_a_cold_prompt_that_gives_way),
 		CLAIM(a_pull_is_priced_where_engines_can),
 		CLAIM(the_discount_of_a_move_has_four_forms),
 		CLAIM(eft_has_no_discount_of_its_own),
