@@ -72,6 +72,7 @@ struct ask {
 	uint64_t seed, last_ns, abort_due_ns; /* wall; 0 = no abort pending */
 	uint32_t choice, emitted, preempted, n;
 	bool started, abort_at_start, streamed;
+	bool capped; /* the request set its length: it ends with "length" */
 };
 
 struct engine {

@@ -192,7 +192,7 @@ static bool queue_full(struct conn *c)
 		conn_error(
 			c, 503, "Service Unavailable", NULL,
 			"The engine is currently busy and cannot accept new requests. Please try "
-			"again later or on a different instance.");
+			"again later.");
 		return true;
 	}
 	static const char event[] =

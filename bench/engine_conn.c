@@ -264,6 +264,8 @@ static void refuse_head(struct conn *c, int status, const char *message)
 static void in_consume(struct conn *c, size_t n)
 {
 	assert(n <= c->in.len);
+	if (n == 0)
+		return;
 	memmove(c->in.at, c->in.at + n, c->in.len - n);
 	c->in.len -= n;
 }

@@ -211,13 +211,12 @@ static void lay_vllm_counters(struct layout *l)
 		    &f->queried_tokens);
 	counter_one(l, "vllm:prefix_cache_hits",
 		    "Prefix cache hits, in terms of number of cached tokens.", &f->hit_tokens);
-	counter_one(
-		l, "vllm:external_prefix_cache_queries",
-		"External prefix cache queries from KV connector cross-instance cache sharing, in "
-		"terms of number of queried tokens.",
-		&m->zero);
+	counter_one(l, "vllm:external_prefix_cache_queries",
+		    "External prefix cache queries from KV connector cache sharing, in "
+		    "terms of number of queried tokens.",
+		    &m->zero);
 	counter_one(l, "vllm:external_prefix_cache_hits",
-		    "External prefix cache hits from KV connector cross-instance cache sharing, in "
+		    "External prefix cache hits from KV connector cache sharing, in "
 		    "terms of number of cached tokens.",
 		    &m->zero);
 	counter_one(l, "vllm:mm_cache_queries",

@@ -38,6 +38,8 @@ static inline void out_reserve(struct out *o, size_t more)
 
 static inline void out_mem(struct out *o, const void *bytes, size_t len)
 {
+	if (len == 0)
+		return; /* nothing, perhaps from nowhere */
 	out_reserve(o, len);
 	memcpy(o->at + o->len, bytes, len);
 	o->len += len;

@@ -6,26 +6,44 @@
 #include "shm/base/jread.h"
 
 /* Top-level keys that count; one walk finds them all. */
-#define PROMPT_KEYS(X)                                                                         \
-	X(model)                                                                               \
-	X(messages)                                                                            \
-	X(prompt)                                                                              \
-	X(input)                                                                               \
-	X(content)                                                                             \
-	X(system)                                                                              \
-	X(instructions) X(tools) X(tool_choice) X(stream) X(stream_options) X(n) X(max_tokens) \
-		X(max_completion_tokens) X(max_output_tokens) X(cache_salt)                    \
-			X(previous_response_id) X(store) X(tokens) X(add_generation_prompt)    \
-				X(encoding_format)
+#define PROMPT_KEYS(X)           \
+	X(model)                 \
+	X(messages)              \
+	X(prompt)                \
+	X(input)                 \
+	X(content)               \
+	X(system)                \
+	X(instructions)          \
+	X(tools)                 \
+	X(tool_choice)           \
+	X(stream)                \
+	X(stream_options)        \
+	X(n)                     \
+	X(max_tokens)            \
+	X(max_completion_tokens) \
+	X(max_output_tokens)     \
+	X(cache_salt)            \
+	X(previous_response_id)  \
+	X(store)                 \
+	X(tokens)                \
+	X(add_generation_prompt) \
+	X(encoding_format)
 #define PROMPT_KEY_ENUM(name) KEY_##name,
 enum { PROMPT_KEYS(PROMPT_KEY_ENUM) KEYS_NR };
 #define PROMPT_KEY_NAME(name) #name,
 static const char *const key_names[] = { PROMPT_KEYS(PROMPT_KEY_NAME) };
 
 /* Keys of a message, an input item or a content part. */
-#define ITEM_KEYS(X) \
-	X(type)      \
-	X(role) X(content) X(text) X(tool_calls) X(output) X(image_url) X(source) X(thinking)
+#define ITEM_KEYS(X)  \
+	X(type)       \
+	X(role)       \
+	X(content)    \
+	X(text)       \
+	X(tool_calls) \
+	X(output)     \
+	X(image_url)  \
+	X(source)     \
+	X(thinking)
 #define ITEM_KEY_ENUM(name) ITEM_##name,
 enum { ITEM_KEYS(ITEM_KEY_ENUM) ITEMS_NR };
 #define ITEM_KEY_NAME(name) #name,

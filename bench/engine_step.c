@@ -209,6 +209,7 @@ static void on_finished(struct engine *e, struct ask *a, const struct model_life
 	metrics_observe(m, METRICS_COMPUTED, life->prompt_tokens - life->cached_tokens);
 	if (life->output_tokens > 1)
 		metrics_observe(m, METRICS_TPOT, decode_s / (life->output_tokens - 1));
+	*(a->capped ? &m->finished_length : &m->finished_stop) += 1;
 	m->prompt_s += prefill_s;
 	m->output_s += decode_s;
 	m->longest_tokens = context > m->longest_tokens ? context : m->longest_tokens;
@@ -336,9 +337,12 @@ static int submit_one(struct engine *e, struct conn *c, const struct prompt *p, 
 	struct ask *a = calloc(1, sizeof(*a));
 
 	assert(a);
-	*a = (struct ask){
-		.engine = e, .conn = c, .choice = choice, .n = p->n, .streamed = p->stream
-	};
+	*a = (struct ask){ .engine = e,
+			   .conn = c,
+			   .choice = choice,
+			   .n = p->n,
+			   .capped = p->output_given,
+			   .streamed = p->stream };
 	a->seed = (part->hash & 0xffffffffffff) | (uint64_t)(choice % p->n) << 48;
 	const struct model_submission s = { .tag = (uint64_t)(uintptr_t)a,
 					    .prompt = p->ids.id + part->at,
