@@ -214,34 +214,43 @@ int prefix_clear(struct prefix_index *ret_index, void *mem, size_t size, uint32_
 	return 0;
 }
 
-/* Brings counts, which a killed writer may have left behind the entries, in line with these. */
-static void set_recount(const struct set *set, uint32_t blocks)
+static void head_repair(const struct set *set, uint32_t blocks)
 {
 	struct engine_set *h = set->head;
-	uint64_t head = GET(h->head), tail = GET(h->tail), live = 0;
+	uint64_t head = GET(h->head), tail = GET(h->tail);
 
 	if (tail == 0 || tail > head + 1 || head + 1 - tail > set->stamps)
-		tail = head + 1;
+		PUT(h->tail, head + 1);
 	if (GET(h->capacity) == 0 || GET(h->capacity) > blocks)
 		PUT(h->capacity, blocks);
-	PUT(h->tail, tail);
-	for (uint64_t stamp = tail; stamp <= head; stamp++) {
-		uint32_t end = rest_end(GET(*rest_at(set, stamp)));
+}
 
-		PUT(*rest_at(set, stamp),
-		    rest_of(end <= LIMIT_CONTENT_BLOCKS ? end : LIMIT_CONTENT_BLOCKS, 0));
-	}
-	for (uint64_t i = 0; i < (uint64_t)set->buckets * WAYS; i++) {
-		uint64_t stamp = word_alive(set, GET(set->words[i]));
+/*
+ * Takes {end, count} of every insert anew from the entries: a writer killed inside one has left a
+ * count that lags and an end that no entry reaches. Killed itself, this costs hits.
+ */
+static void set_recount(const struct set *set, uint32_t blocks)
+{
+	uint64_t words = (uint64_t)set->buckets * WAYS, live = 0;
 
-		if (stamp && rest_count(GET(*rest_at(set, stamp))) < LIMIT_CONTENT_BLOCKS) {
-			COUNT(*rest_at(set, stamp), 1);
-			live++;
-		} else if (GET(set->words[i])) {
+	head_repair(set, blocks);
+	for (uint64_t i = 0; i < words; i++)
+		if (GET(set->words[i]) && !word_alive(set, GET(set->words[i])))
 			PUT(set->words[i], 0);
-		}
+	for (uint32_t i = 0; i < set->stamps; i++)
+		PUT(set->ring[i], 0);
+	for (uint64_t i = 0; i < words; i++) {
+		uint64_t word = GET(set->words[i]), depth = word & DEPTH_MASK;
+		_Atomic uint32_t *rest = rest_at(set, word_stamp(word));
+		uint32_t end = rest_end(GET(*rest)), count = rest_count(GET(*rest));
+
+		if (word == 0)
+			continue;
+		PUT(*rest, rest_of(depth < end ? end : (uint32_t)depth + 1,
+				   count < LIMIT_CONTENT_BLOCKS ? count + 1 : count));
+		live++;
 	}
-	PUT(h->live, live);
+	PUT(set->head->live, live);
 }
 
 static int opened(struct prefix_index *ret_index, void *mem, size_t size)
