@@ -23,6 +23,7 @@
 	X(VERSION, "/version")             \
 	X(SERVER_INFO, "/get_server_info") \
 	X(PROPS, "/props")                 \
+	X(HEALTH, "/health")               \
 	X(GPU, "the driver (NVML)")
 
 #define ENGINE_SOURCE_ENUM(id, path) SOURCE_##id,
@@ -73,6 +74,7 @@ struct engine_source_use {
 	uint64_t interval_ns; /* 0 = every sample, UINT64_MAX = once per life of the engine */
 	uint64_t alone_ns;    /* instead, while no source above it in the table answers */
 	int tells_load;       /* 1: a sample is good when one of these answered */
+	int vital; /* 1: an error answer means the engine is dead, whatever else answers */
 };
 
 struct engine_ops {

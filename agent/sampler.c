@@ -236,6 +236,8 @@ static int take_answer(struct sampler *s, size_t i, const struct sampler_answer 
 	struct engine_reading layer = { 0 };
 
 	work->works = 0;
+	if (use->tells_load) /* an old load must not cover another page's fresh one */
+		work->has_layer = 0;
 	s->info.metrics_source &= ~(1ull << use->source);
 	if (answer->status != 200) {
 		if (!is_unsupported(answer->status) && !is_locked(answer->status))
@@ -291,11 +293,12 @@ static int ask_source(struct sampler *s, size_t i, struct round *round)
 	uint64_t interval = interval_of(s, i);
 	work->due_ns = use->tells_load && interval == 0 ? 0 : saturating_add(sent_ns, interval);
 	int told = take_answer(s, i, &answer);
-	if (told < 0 && use->interval_ns)
+	if (told < 0 && use->interval_ns && !use->vital)
 		work->due_ns = sent_ns + again_ns;
 	if (told <= 0 && use->source == SOURCE_MODELS)
 		forget_models(s);
 	round->answered |= told >= 0;
+	work->sick = use->vital && told < 0;
 	if (use->interval_ns && use->interval_ns < source_max_ns)
 		pace_took(&work->pace, took_ns);
 	if (!use->tells_load)
@@ -495,6 +498,34 @@ static uint64_t next_due(const struct sampler *s, const struct round *round, int
 	return due_ns > end_ns ? due_ns : end_ns + wait_ns / 4;
 }
 
+/* A vital page that answered with an error is believed until it answers well. */
+static int is_sick(const struct sampler *s)
+{
+	for (size_t i = 0; s->ops && i < s->ops->uses_nr; i++) {
+		if (s->work[i].sick)
+			return 1;
+	}
+	return 0;
+}
+
+/* What the round says about the engine. 0, or the failure. */
+static int conclude(struct sampler *s, struct round *round)
+{
+	if (is_sick(s)) {
+		if (!s->note[0])
+			snprintf(s->note, sizeof(s->note), "its health page reports an error");
+		return -EPROTO;
+	}
+	if (round->told)
+		return 0;
+	/* An engine that tells no load but answers is up, only unknown. */
+	if (round->err)
+		return round->err;
+	round->sent_ns = round->start_ns;
+	round->sent_wall_ns = s->io.wall_ns(s->io.ctx);
+	return 0;
+}
+
 int sampler_round(struct sampler *s, uint64_t *ret_due_ns)
 {
 	struct round round = { .start_ns = now(s) };
@@ -507,24 +538,14 @@ int sampler_round(struct sampler *s, uint64_t *ret_due_ns)
 		err = ask_source(s, i, &round);
 	if (err == -EINTR)
 		return -EINTR;
-	/* An engine that tells no load but answers is up; a page that failed beside one that told
-	 * is not. */
-	if (s->ops && !round.told && !round.err && !round.answered) {
-		*ret_due_ns = next_due(s, &round, 0);
-		return 0;
-	}
-	if (round.told || (round.answered && !round.err)) {
-		if (!round.told) {
-			round.sent_ns = round.start_ns;
-			round.sent_wall_ns = s->io.wall_ns(s->io.ctx);
-		}
+	err = conclude(s, &round);
+	if (err < 0) {
+		failed_round(s, err);
+	} else if (round.told || round.answered) {
 		s->failed_in_row = 0;
 		pace_took(&s->pace, round.load_took_ns);
 		publishable(s, &round);
-		round.err = 0;
-	} else {
-		failed_round(s, round.err);
-	}
-	*ret_due_ns = next_due(s, &round, round.err);
+	} /* else nothing was due: no load is told, and the other pages come at their own times */
+	*ret_due_ns = next_due(s, &round, err);
 	return 0;
 }

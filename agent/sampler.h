@@ -49,6 +49,7 @@ struct pace {
 struct source_work {
 	struct pace pace;
 	uint64_t due_ns;
+	int sick;  /* a vital source answered with an error, and not well since */
 	int works; /* the last answer was good */
 	int has_layer;
 	struct engine_reading layer; /* what it said last */

@@ -45,6 +45,8 @@ static const struct metric_want vllm_wants[] = { VLLM_METRICS(VLLM_WANT) };
 static const struct engine_source_use vllm_uses[] = {
 	{ .source = SOURCE_METRICS, .tells_load = 1 },
 	{ .source = SOURCE_MODELS, .interval_ns = 5ull * NS_PER_S, .alone_ns = NS_PER_S },
+	/* Its front end outlives a dead core and goes on serving that core's last numbers. */
+	{ .source = SOURCE_HEALTH, .interval_ns = NS_PER_S, .vital = 1 },
 	{ .source = SOURCE_VERSION, .interval_ns = UINT64_MAX },
 };
 
@@ -173,6 +175,8 @@ static int vllm_sample(const struct engine_page *page, struct engine_reading *re
 		return read_metrics(page, reading);
 	case SOURCE_MODELS:
 		return engine_models_sample(page, reading, info);
+	case SOURCE_HEALTH:
+		return 0; /* the status says it all */
 	case SOURCE_VERSION:
 		if (read_version(page, version, sizeof(version)) < 0)
 			return -EBADMSG;

@@ -19,6 +19,7 @@ static struct script {
 	uint64_t took_ns[SOURCES_NR];
 	unsigned asked[SOURCES_NR];
 	int err, status;
+	int status_of[SOURCES_NR]; /* of one page, 0 = as the others */
 	uint64_t start_id;
 } script;
 
@@ -48,12 +49,12 @@ static int script_fetch(void *ctx, const char *path, uint64_t timeout_ns,
 	script.now_ns += script.took_ns[source];
 	script.wall_ns += script.took_ns[source];
 	const char *body = script.body[source];
-	*ret_answer = (struct sampler_answer){ .status = script.status ? script.status
-							 : body[0]     ? 200
-								       : 404,
-					       .body = body,
-					       .len = strlen(body),
-					       .start_id = script.start_id };
+	int status = script.status_of[source] ? script.status_of[source] : script.status;
+	if (!status)
+		status = body[0] ? 200 : 404;
+	*ret_answer = (struct sampler_answer){
+		.status = status, .body = body, .len = strlen(body), .start_id = script.start_id
+	};
 	return 0;
 }
 
@@ -118,6 +119,7 @@ static void vllm_says(void)
 	strcpy(script.body[SOURCE_MODELS],
 	       "{\"data\":[{\"id\":\"m\",\"owned_by\":\"vllm\",\"max_model_len\":4096}]}");
 	strcpy(script.body[SOURCE_VERSION], "{\"version\":\"0.32.0\"}");
+	strcpy(script.body[SOURCE_HEALTH], " ");
 }
 
 static void begin_vllm(enum engine_kind kind)
@@ -397,6 +399,38 @@ static void an_engine_that_tells_no_load_is_up_and_its_load_unknown(void **state
 	assert_false(ENGINE_HAS(&sampler.state, running));
 	assert_true(sampler.state.period_ns >= 1000 * MS);
 	assert_true(script.now_ns - sampler.state.read_ns < 2ull * sampler.state.period_ns);
+}
+
+static void a_front_end_whose_core_died_is_down_although_its_page_looks_idle(void **state)
+{
+	begin_vllm(ENGINE_KIND_UNKNOWN);
+	vllm.running = 0;
+	vllm_says();
+	rounds(3);
+	script.status_of[SOURCE_HEALTH] = 503;
+	rounds(15);
+	assert_int_equal(sampler.state.health, ENGINE_HEALTH_DOWN);
+	rounds(15);
+	assert_int_equal(sampler.state.health, ENGINE_HEALTH_DOWN);
+
+	script.status_of[SOURCE_HEALTH] = 0;
+	rounds(15);
+	assert_int_equal(sampler.state.health, ENGINE_HEALTH_UP);
+}
+
+static void a_load_page_that_fails_does_not_cover_the_one_that_works(void **state)
+{
+	begin(ENGINE_KIND_LLAMACPP);
+	strcpy(script.body[SOURCE_METRICS],
+	       "llamacpp:requests_processing 3\nllamacpp:requests_deferred 2\n");
+	strcpy(script.body[SOURCE_SLOTS], "[{\"id\":0,\"n_ctx\":9,\"is_processing\":false}]");
+	round_now();
+	assert_int_equal(sampler.state.running, 3);
+	script.status_of[SOURCE_METRICS] = 500;
+	round_now();
+	assert_int_equal(sampler.state.health, ENGINE_HEALTH_UP);
+	assert_int_equal(sampler.state.running, 0);
+	assert_false(ENGINE_HAS(&sampler.state, waiting));
 }
 
 static void a_garbled_page_is_an_error_not_a_reading(void **state)
@@ -706,6 +740,8 @@ int main(void)
 		CLAIM(an_engine_of_no_known_kind_is_watched_for_life_and_models),
 		CLAIM(what_is_no_engine_at_all_is_down_and_named_so),
 		CLAIM(an_engine_that_tells_no_load_is_up_and_its_load_unknown),
+		CLAIM(a_front_end_whose_core_died_is_down_although_its_page_looks_idle),
+		CLAIM(a_load_page_that_fails_does_not_cover_the_one_that_works),
 		CLAIM(a_garbled_page_is_an_error_not_a_reading),
 		CLAIM(a_list_of_models_that_vanishes_opens_the_engine_to_any_name),
 		CLAIM(a_silent_engine_is_given_time_and_then_called_stalled),
