@@ -693,12 +693,6 @@ static void no_byte_overtakes_another_however_stream_and_fill_alternate(void **s
 	free(got);
 }
 
-static void pause_after_eight(struct rig *rig, struct peer *peer, const struct loop_event *event)
-{
-	if (event->op == LOOP_RECEIVED && peer->manner == HOLD && peer->last - peer->first >= 8)
-		loop_pause(rig->loop, peer->handle);
-}
-
 static unsigned send_until_full(int fd, uint64_t seed)
 {
 	uint8_t bytes[1024];
@@ -712,6 +706,73 @@ static unsigned send_until_full(int fd, uint64_t seed)
 			return sent;
 		sent += (unsigned)n;
 	}
+}
+
+static void a_fill_behind_a_paused_stream_gets_the_bytes_that_come_later(void **state)
+{
+	struct rig *rig = rig_new(state);
+	char part[5];
+	int pair[2];
+
+	unix_pair(pair);
+	struct peer *peer = rig_add(rig, pair[0]);
+	loop_receive(rig->loop, peer->handle);
+	settle(rig);
+	loop_pause(rig->loop, peer->handle);
+	loop_fill(rig->loop, peer->handle, part, sizeof(part));
+	settle(rig);
+	assert_int_equal(send(pair[1], "laterlast", 9, 0), 9);
+	until(rig, peer->bytes == 5);
+	settle(rig);
+	assert_int_equal(peer->count[LOOP_RECEIVED], 0); /* paused: the rest waits in the socket */
+	assert_memory_equal(part, "later", 5);
+	loop_receive(rig->loop, peer->handle);
+	until(rig, peer->bytes == 9);
+
+	assert_int_equal(peer->res[LOOP_RECEIVED], 4);
+	close(pair[1]);
+	rig_end(rig);
+}
+
+static struct peer *flood_of_test;
+static uint64_t flooded_before_other;
+
+static void note_flood(struct rig *rig, struct peer *peer, const struct loop_event *event)
+{
+	if (peer != flood_of_test && event->op == LOOP_RECEIVED)
+		flooded_before_other = flood_of_test->bytes;
+}
+
+static void a_flood_on_one_descriptor_lets_the_others_through(void **state)
+{
+	struct rig *rig = rig_new(state);
+	int flood[2], other[2];
+
+	unix_pair(flood);
+	unix_pair(other);
+	flood_of_test = rig_add(rig, flood[0]);
+	struct peer *quiet = rig_add(rig, other[0]);
+	rig->on_event = note_flood;
+	const unsigned sent = send_until_full(flood[1], 1);
+	assert_int_equal(send(other[1], "x", 1, 0), 1);
+	loop_receive(rig->loop, flood_of_test->handle);
+	loop_receive(rig->loop, quiet->handle);
+	until(rig, quiet->bytes == 1);
+	until(rig, flood_of_test->bytes == sent);
+
+	/* io_uring's share is the kernel's choice, epoll's is ours. */
+	assert_true(sent > 20 * BUFFER_SIZE);
+	if (rig->kind == LOOP_EPOLL)
+		assert_true(flooded_before_other <= 8 * BUFFER_SIZE);
+	close(flood[1]);
+	close(other[1]);
+	rig_end(rig);
+}
+
+static void pause_after_eight(struct rig *rig, struct peer *peer, const struct loop_event *event)
+{
+	if (event->op == LOOP_RECEIVED && peer->manner == HOLD && peer->last - peer->first >= 8)
+		loop_pause(rig->loop, peer->handle);
 }
 
 static void a_stopped_reader_bounds_its_buffers_and_holds_up_nobody(void **state)
@@ -796,7 +857,8 @@ static void an_empty_pool_stops_streams_without_spinning_and_all_recover(void **
 		assert_int_equal(rig_turn(rig, HANG_NS / 4), 0);
 	assert_true(exhausted > 0);
 	assert_int_equal(times_exhausted(rig), exhausted);
-	for (int done = 0, i = 0; done < STREAMS; i = (i + 1) % STREAMS) {
+	for (int done = 0, i = 0, rounds = 0; done < STREAMS; i = (i + 1) % STREAMS) {
+		assert_true(rounds++ < 100000);
 		release_one(rig, peer[i], (uint64_t)i, &at[i]);
 		rig_turn(rig, 0);
 		done = 0;
@@ -1365,6 +1427,12 @@ static void post_completions(int ring_fd, uint64_t user_data, unsigned res, unsi
 	io_uring_queue_exit(&ring);
 }
 
+/* The loop's own form of user_data: operation, generation, handle. */
+static uint64_t late_tag(unsigned want, unsigned generation, unsigned handle)
+{
+	return (uint64_t)want << 56 | (uint64_t)generation << 32 | handle;
+}
+
 static void late_completions_of_a_former_owner_are_dropped(void **state)
 {
 	enum { LATE = 5000 }; /* more than the completion queue holds */
@@ -1379,11 +1447,11 @@ static void late_completions_of_a_former_owner_are_dropped(void **state)
 	struct peer *peer = rig_add(rig, pair[0]);
 	loop_receive(rig->loop, peer->handle);
 	settle(rig);
-	/* A send, a cancel, an accepted descriptor, handles that exist and that do not. */
-	post_completions(ring_fd, (uint64_t)1 << 4 << 56 | (uint32_t)peer->handle, 7, LATE);
-	post_completions(ring_fd, (uint64_t)1 << 6 << 56 | 77u << 24 | 3, 0, 1);
-	post_completions(ring_fd, (uint64_t)4 << 56 | UINT32_MAX, 0, 1);
-	post_completions(ring_fd, (uint64_t)1 << 56 | 3, (unsigned)dup(pair[1]), 1);
+	/* Not armed; of another generation; a handle that never was; a descriptor for nobody. */
+	post_completions(ring_fd, late_tag(16, 0, (unsigned)peer->handle), 7, LATE);
+	post_completions(ring_fd, late_tag(4, 77, (unsigned)peer->handle), 7, 1);
+	post_completions(ring_fd, late_tag(4, 0, UINT32_MAX), 0, 1);
+	post_completions(ring_fd, late_tag(1, 0, 3), (unsigned)dup(pair[1]), 1);
 	assert_int_equal(send(pair[1], "still here", 10, 0), 10);
 	until(rig, peer->bytes == 10);
 	settle(rig);
@@ -1554,8 +1622,7 @@ static void little_locked_memory_halves_the_ring_and_none_means_epoll(void **sta
 	assert_int_equal(outcome.err, 0);
 	assert_int_equal(outcome.kind, LOOP_URING);
 	assert_non_null(strstr(outcome.why, "instead of 4096, since RLIMIT_MEMLOCK is 128 KiB"));
-	if (outcome.overflows == 0)
-		print_message("the completion queue did not overflow on this kernel\n");
+	assert_true(outcome.overflows > 0);
 	assert_true(outcome.works);
 
 	outcome = in_child(LOOP_AUTO, become_limited, 0);
@@ -1582,6 +1649,8 @@ int main(void)
 		BOTH(a_reset_is_an_error_told_once),
 		BOTH(a_large_body_passes_through_fill_and_send_unchanged),
 		BOTH(no_byte_overtakes_another_however_stream_and_fill_alternate),
+		BOTH(a_fill_behind_a_paused_stream_gets_the_bytes_that_come_later),
+		BOTH(a_flood_on_one_descriptor_lets_the_others_through),
 		BOTH(a_stopped_reader_bounds_its_buffers_and_holds_up_nobody),
 		BOTH(an_empty_pool_stops_streams_without_spinning_and_all_recover),
 		BOTH(a_paused_stream_keeps_its_bytes_in_the_socket_until_resumed),
