@@ -1,14 +1,17 @@
 /*
- * Sixty-four bytes become one bit mask per class; escapes are looked at one by one, everything else
- * is counted by mask. Without SSE2 the masks are made byte by byte.
+ * Sixty-four bytes become one bit mask per class, and everything is counted by mask: escapes cost a
+ * few more masks, not a loop over bytes. How the masks are made is chosen by the processor.
  */
 #include <assert.h>
+#include <errno.h>
 #include <string.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
+#ifdef __x86_64__
+#include <immintrin.h>
 #endif
 
 #include "router/chat/count.h"
+
+#define INLINE static inline __attribute__((always_inline))
 
 enum { WINDOW = 64, UNICODE_DIGITS = 4 };
 
@@ -16,37 +19,164 @@ struct masks {
 	uint64_t quote, backslash, letter, digit, space, high;
 };
 
+/* Of bytes that may be escaped: letters that stand for white space, and the 'u' of \uXXXX. */
+struct letters {
+	uint64_t blank, unicode;
+};
+
+/* Not __builtin_popcountll in plain code: without the instruction that is a table in a library. */
+INLINE uint64_t ones(uint64_t x, bool instruction)
+{
+	if (instruction)
+		return (uint64_t)__builtin_popcountll(x);
+	x -= x >> 1 & 0x5555555555555555u;
+	x = (x & 0x3333333333333333u) + (x >> 2 & 0x3333333333333333u);
+	x = (x + (x >> 4)) & 0x0f0f0f0f0f0f0f0fu;
+	return x * 0x0101010101010101u >> 56;
+}
+
+INLINE uint64_t low_bits(unsigned n)
+{
+	return n >= 64 ? ~0ull : (1ull << n) - 1;
+}
+
+/* Bits of the bytes that follow a backslash which is not itself escaped. */
+INLINE uint64_t escaped_bytes(uint64_t backslash, bool first_escaped)
+{
+	uint64_t escaped = first_escaped;
+
+	if (!(backslash & (backslash << 1 | escaped)))
+		return backslash << 1 | escaped;
+	backslash &= ~escaped;
+	while (backslash) {
+		uint64_t next = (backslash & -backslash) << 1;
+
+		escaped |= next;
+		backslash &= (backslash - 1) & ~next;
+	}
+	return escaped;
+}
+
+/* What the escapes of a window change: bytes that are no text, and white space in disguise. */
+struct escapes {
+	uint64_t out, space, units;
+	uint8_t unicode; /* digits beyond the window */
+};
+
+INLINE void read_escapes(struct escapes *e, uint64_t escaped, uint64_t space,
+			 const struct letters *letters, unsigned end)
+{
+	uint64_t blank = escaped & (letters->blank | space);
+
+	/* Both bytes of "\n", so that "\n\n" is one run. */
+	e->space = blank | blank >> 1;
+	e->out |= escaped >> 1;
+	for (uint64_t left = escaped & letters->unicode; left; left &= left - 1) {
+		unsigned at = (unsigned)__builtin_ctzll(left);
+
+		e->out |= low_bits(UNICODE_DIGITS + 1) << at;
+		e->units++;
+		if (at + UNICODE_DIGITS >= end)
+			e->unicode = (uint8_t)(at + UNICODE_DIGITS + 1 - end);
+	}
+}
+
+INLINE void add(struct chat_classes *classes, struct chat_cut *cut, const struct masks *m,
+		const struct escapes *e, unsigned end, bool lead_last, bool instruction)
+{
+	uint64_t valid = low_bits(end), text = valid & ~e->out;
+	uint64_t space = ((m->space & text) | e->space) & valid;
+	uint64_t letter = m->letter & text & ~space, digit = m->digit & text;
+	uint64_t high = m->high & text;
+	uint64_t punct = text & ~(space | letter | digit | high);
+
+	if (lead_last) /* says nothing until its second byte is here */
+		punct &= ~(1ull << (end - 1));
+	classes->letters += ones(letter, instruction);
+	classes->digits += ones(digit, instruction);
+	classes->punct += ones(punct, instruction);
+	classes->high += ones(high, instruction);
+	classes->space_runs += ones(space & ~(space << 1 | (uint64_t)cut->space), instruction);
+	classes->escapes += e->units;
+	end -= lead_last;
+	if (end)
+		cut->space = space >> (end - 1) & 1;
+}
+
+/* Counts a window of `n` bytes; returns those before the closing quote. */
+INLINE unsigned add_window(struct chat_classes *classes, struct chat_cut *cut,
+			   const struct masks *m, const struct letters *letters, unsigned n,
+			   bool instruction)
+{
+	struct escapes e = { 0 };
+	uint64_t escaped = 0;
+
+	if (m->backslash | cut->escape)
+		escaped = escaped_bytes(m->backslash, cut->escape);
+	uint64_t quote = m->quote & ~escaped & low_bits(n);
+	unsigned end = quote ? (unsigned)__builtin_ctzll(quote) : n;
+
+	if (!end)
+		return 0;
+	if (cut->unicode) {
+		unsigned here = cut->unicode < end ? cut->unicode : end;
+
+		e.out = low_bits(here);
+		e.unicode = (uint8_t)(cut->unicode - here);
+	}
+	if (escaped)
+		read_escapes(&e, escaped & low_bits(end), m->space, letters, end);
+	bool lead_last = (m->backslash & ~escaped) >> (end - 1) & 1;
+
+	add(classes, cut, m, &e, end, lead_last, instruction);
+	cut->escape = lead_last;
+	cut->unicode = e.unicode;
+	return end;
+}
+
+/* A window that may be read whole: the bytes themselves, or a copy of the last few. */
+INLINE const uint8_t *readable(const uint8_t *in, unsigned n, uint8_t window[WINDOW])
+{
+	if (n == WINDOW)
+		return in;
+	memset(window, 0, WINDOW);
+	memcpy(window, in, n);
+	return window;
+}
+
 #ifdef __SSE2__
-static __m128i between(__m128i x, char low, char high)
+INLINE __m128i between16(__m128i x, char low, char high)
 {
 	return _mm_and_si128(_mm_cmpgt_epi8(x, _mm_set1_epi8((char)(low - 1))),
 			     _mm_cmplt_epi8(x, _mm_set1_epi8((char)(high + 1))));
 }
 
-static uint64_t bits(__m128i x, int shift)
+INLINE __m128i is16(__m128i x, char c)
+{
+	return _mm_cmpeq_epi8(x, _mm_set1_epi8(c));
+}
+
+INLINE uint64_t bits16(__m128i x, int shift)
 {
 	return (uint64_t)(uint16_t)_mm_movemask_epi8(x) << shift;
 }
 
-static inline void classify(struct masks *m, const uint8_t *in)
+INLINE void classify_plain(struct masks *m, const uint8_t *in)
 {
 	memset(m, 0, sizeof(*m));
 	for (int at = 0; at < WINDOW; at += 16) {
 		__m128i x = _mm_loadu_si128((const __m128i *)(in + at));
-		__m128i lower = _mm_or_si128(x, _mm_set1_epi8(0x20));
-		__m128i space =
-			_mm_or_si128(_mm_cmpeq_epi8(x, _mm_set1_epi8(' ')), between(x, '\t', '\r'));
 
-		m->quote |= bits(_mm_cmpeq_epi8(x, _mm_set1_epi8('"')), at);
-		m->backslash |= bits(_mm_cmpeq_epi8(x, _mm_set1_epi8('\\')), at);
-		m->letter |= bits(between(lower, 'a', 'z'), at);
-		m->digit |= bits(between(x, '0', '9'), at);
-		m->space |= bits(space, at);
-		m->high |= bits(x, at);
+		m->quote |= bits16(is16(x, '"'), at);
+		m->backslash |= bits16(is16(x, '\\'), at);
+		m->letter |= bits16(between16(_mm_or_si128(x, _mm_set1_epi8(0x20)), 'a', 'z'), at);
+		m->digit |= bits16(between16(x, '0', '9'), at);
+		m->space |= bits16(_mm_or_si128(is16(x, ' '), between16(x, '\t', '\r')), at);
+		m->high |= bits16(x, at);
 	}
 }
 #else
-static inline void classify(struct masks *m, const uint8_t *in)
+INLINE void classify_plain(struct masks *m, const uint8_t *in)
 {
 	memset(m, 0, sizeof(*m));
 	for (int at = 0; at < WINDOW; at++) {
@@ -63,63 +193,23 @@ static inline void classify(struct masks *m, const uint8_t *in)
 }
 #endif
 
-/* Not __builtin_popcountll: without a CPU option that is a table walk in a library. */
-static inline uint64_t ones(uint64_t x)
+/* Looks only at the bytes after a backslash: there are few. */
+INLINE void letters_plain(struct letters *letters, const uint8_t *in, uint64_t after)
 {
-	x -= x >> 1 & 0x5555555555555555u;
-	x = (x & 0x3333333333333333u) + (x >> 2 & 0x3333333333333333u);
-	x = (x + (x >> 4)) & 0x0f0f0f0f0f0f0f0fu;
-	return x * 0x0101010101010101u >> 56;
-}
+	*letters = (struct letters){ 0 };
+	for (; after; after &= after - 1) {
+		uint64_t bit = after & -after;
 
-static inline uint64_t low_bits(unsigned n)
-{
-	return n >= 64 ? ~0ull : (1ull << n) - 1;
-}
-
-/* Bits of the bytes that follow a backslash which is not itself escaped. */
-static uint64_t escaped_bytes(uint64_t backslash, bool first_escaped)
-{
-	uint64_t escaped = first_escaped;
-
-	backslash &= ~escaped;
-	while (backslash) {
-		uint64_t next = (backslash & -backslash) << 1;
-
-		escaped |= next;
-		backslash &= backslash - 1;
-		backslash &= ~next;
-	}
-	return escaped;
-}
-
-/* What the escapes of a window change: bytes that are no text, and white space in disguise. */
-struct escapes {
-	uint64_t out, space, units;
-	uint8_t unicode; /* digits beyond the window */
-};
-
-static void read_escapes(struct escapes *e, const uint8_t *in, uint64_t escaped, unsigned end)
-{
-	for (uint64_t left = escaped & low_bits(end); left; left &= left - 1) {
-		unsigned at = (unsigned)__builtin_ctzll(left);
-		uint64_t lead = at ? 1ull << (at - 1) : 0;
-
-		e->out |= lead;
-		switch (in[at]) {
+		switch (in[__builtin_ctzll(after)]) {
 		case 'b':
 		case 'f':
 		case 'n':
 		case 'r':
 		case 't':
-			/* Both bytes, so that "\n\n" is one run. */
-			e->space |= lead | 1ull << at;
+			letters->blank |= bit;
 			break;
 		case 'u':
-			e->out |= low_bits(UNICODE_DIGITS + 1) << at;
-			e->units++;
-			if (at + UNICODE_DIGITS >= end)
-				e->unicode = (uint8_t)(at + UNICODE_DIGITS + 1 - end);
+			letters->unicode |= bit;
 			break;
 		default:
 			break;
@@ -127,80 +217,168 @@ static void read_escapes(struct escapes *e, const uint8_t *in, uint64_t escaped,
 	}
 }
 
-static void count(struct chat_classes *classes, struct chat_cut *cut, const struct masks *m,
-		  const struct escapes *e, unsigned end, bool lead_last)
-{
-	uint64_t valid = low_bits(end), text = valid & ~e->out;
-	uint64_t space = ((m->space & text) | e->space) & valid;
-	uint64_t letter = m->letter & text & ~space, digit = m->digit & text;
-	uint64_t high = m->high & text;
-	uint64_t punct = text & ~(space | letter | digit | high);
-
-	if (lead_last) /* says nothing until its second byte is here */
-		punct &= ~(1ull << (end - 1));
-	classes->letters += ones(letter);
-	classes->digits += digit ? ones(digit) : 0;
-	classes->punct += ones(punct);
-	classes->high += high ? ones(high) : 0;
-	classes->space_runs += ones(space & ~(space << 1 | (uint64_t)cut->space));
-	classes->escapes += e->units;
-	end -= lead_last;
-	if (end)
-		cut->space = space >> (end - 1) & 1;
-}
-
-/* Counts up to `n` bytes of a readable window of 64; returns those before the closing quote. */
-static unsigned count_window(struct chat_classes *classes, struct chat_cut *cut, const uint8_t *in,
-			     unsigned n)
-{
-	struct masks m;
-	struct escapes e = { 0 };
-	uint64_t escaped = 0;
-
-	classify(&m, in);
-	if (m.backslash | cut->escape)
-		escaped = escaped_bytes(m.backslash, cut->escape);
-	uint64_t quote = m.quote & ~escaped & low_bits(n);
-	unsigned end = quote ? (unsigned)__builtin_ctzll(quote) : n;
-
-	if (!end)
-		return 0;
-	if (cut->unicode) {
-		unsigned here = cut->unicode < end ? cut->unicode : end;
-
-		e.out = low_bits(here);
-		e.unicode = (uint8_t)(cut->unicode - here);
-	}
-	if (escaped)
-		read_escapes(&e, in, escaped, end);
-	bool lead_last = m.backslash >> (end - 1) & ~escaped >> (end - 1) & 1;
-
-	count(classes, cut, &m, &e, end, lead_last);
-	cut->escape = lead_last;
-	cut->unicode = e.unicode;
-	return end;
-}
-
-size_t chat_classes_count(struct chat_classes *classes, struct chat_cut *cut, const uint8_t *in,
+static size_t count_plain(struct chat_classes *classes, struct chat_cut *cut, const uint8_t *in,
 			  size_t len)
 {
+	struct letters letters = { 0 };
+	uint8_t window[WINDOW];
+	struct masks m;
 	size_t at = 0;
+	unsigned n, end;
 
-	while (at < len) {
-		uint8_t window[WINDOW];
-		unsigned n = len - at < WINDOW ? (unsigned)(len - at) : WINDOW;
-		const uint8_t *bytes = in + at;
+	do {
+		n = len - at < WINDOW ? (unsigned)(len - at) : WINDOW;
+		const uint8_t *bytes = readable(in + at, n, window);
 
-		if (n < WINDOW) {
-			memset(window, 0, sizeof(window));
-			memcpy(window, bytes, n);
-			bytes = window;
-		}
-		unsigned taken = count_window(classes, cut, bytes, n);
-
-		at += taken;
-		if (taken < n)
-			break;
-	}
+		classify_plain(&m, bytes);
+		if (m.backslash | cut->escape)
+			letters_plain(&letters, bytes, m.backslash << 1 | cut->escape);
+		end = add_window(classes, cut, &m, &letters, n, false);
+		at += end;
+	} while (end == WINDOW && at < len);
 	return at;
+}
+
+#ifdef __x86_64__
+#define AVX2   __attribute__((target("avx2,bmi,popcnt")))
+#define AVX512 __attribute__((target("avx512f,avx512bw,bmi,popcnt")))
+
+AVX2 INLINE __m256i between32(__m256i x, char low, char high)
+{
+	return _mm256_and_si256(_mm256_cmpgt_epi8(x, _mm256_set1_epi8((char)(low - 1))),
+				_mm256_cmpgt_epi8(_mm256_set1_epi8((char)(high + 1)), x));
+}
+
+AVX2 INLINE __m256i is32(__m256i x, char c)
+{
+	return _mm256_cmpeq_epi8(x, _mm256_set1_epi8(c));
+}
+
+AVX2 INLINE uint64_t bits32(__m256i x, int shift)
+{
+	return (uint64_t)(uint32_t)_mm256_movemask_epi8(x) << shift;
+}
+
+AVX2 INLINE void classify_avx2(struct masks *m, const uint8_t *in)
+{
+	memset(m, 0, sizeof(*m));
+	for (int at = 0; at < WINDOW; at += 32) {
+		__m256i x = _mm256_loadu_si256((const __m256i *)(in + at));
+		__m256i lower = _mm256_or_si256(x, _mm256_set1_epi8(0x20));
+
+		m->quote |= bits32(is32(x, '"'), at);
+		m->backslash |= bits32(is32(x, '\\'), at);
+		m->letter |= bits32(between32(lower, 'a', 'z'), at);
+		m->digit |= bits32(between32(x, '0', '9'), at);
+		m->space |= bits32(_mm256_or_si256(is32(x, ' '), between32(x, '\t', '\r')), at);
+		m->high |= bits32(x, at);
+	}
+}
+
+AVX2 static size_t count_avx2(struct chat_classes *classes, struct chat_cut *cut, const uint8_t *in,
+			      size_t len)
+{
+	struct letters letters = { 0 };
+	uint8_t window[WINDOW];
+	struct masks m;
+	size_t at = 0;
+	unsigned n, end;
+
+	do {
+		n = len - at < WINDOW ? (unsigned)(len - at) : WINDOW;
+		const uint8_t *bytes = readable(in + at, n, window);
+
+		classify_avx2(&m, bytes);
+		if (m.backslash | cut->escape)
+			letters_plain(&letters, bytes, m.backslash << 1 | cut->escape);
+		end = add_window(classes, cut, &m, &letters, n, true);
+		at += end;
+	} while (end == WINDOW && at < len);
+	return at;
+}
+
+AVX512 INLINE uint64_t is64(__m512i x, char c)
+{
+	return _mm512_cmpeq_epi8_mask(x, _mm512_set1_epi8(c));
+}
+
+AVX512 INLINE uint64_t between64(__m512i x, char low, char high)
+{
+	return _mm512_cmple_epu8_mask(_mm512_sub_epi8(x, _mm512_set1_epi8(low)),
+				      _mm512_set1_epi8((char)(high - low)));
+}
+
+AVX512 INLINE void classify_avx512(struct masks *m, __m512i x)
+{
+	m->quote = is64(x, '"');
+	m->backslash = is64(x, '\\');
+	m->letter = between64(_mm512_or_si512(x, _mm512_set1_epi8(0x20)), 'a', 'z');
+	m->digit = between64(x, '0', '9');
+	m->space = is64(x, ' ') | between64(x, '\t', '\r');
+	m->high = _mm512_movepi8_mask(x);
+}
+
+AVX512 static size_t count_avx512(struct chat_classes *classes, struct chat_cut *cut,
+				  const uint8_t *in, size_t len)
+{
+	struct letters letters = { 0 };
+	struct masks m;
+	size_t at = 0;
+	unsigned n, end;
+
+	do {
+		n = len - at < WINDOW ? (unsigned)(len - at) : WINDOW;
+		__m512i x = _mm512_maskz_loadu_epi8(low_bits(n), in + at);
+
+		classify_avx512(&m, x);
+		if (m.backslash | cut->escape) {
+			letters.blank = is64(x, 'n') | is64(x, 't') | is64(x, 'r') | is64(x, 'b') |
+					is64(x, 'f');
+			letters.unicode = is64(x, 'u');
+		}
+		end = add_window(classes, cut, &m, &letters, n, true);
+		at += end;
+	} while (end == WINDOW && at < len);
+	return at;
+}
+#endif
+
+static bool is_supported(enum chat_count_way way)
+{
+#ifdef __x86_64__
+	if (way == CHAT_COUNT_AVX2)
+		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+		       __builtin_cpu_supports("popcnt");
+	if (way == CHAT_COUNT_AVX512)
+		return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+		       is_supported(CHAT_COUNT_AVX2);
+#endif
+	return way == CHAT_COUNT_PLAIN;
+}
+
+int chat_count_by(enum chat_count_way way, struct chat_classes *classes, struct chat_cut *cut,
+		  const uint8_t *in, size_t len, size_t *ret_before)
+{
+	if (!is_supported(way))
+		return -ENOTSUP;
+#ifdef __x86_64__
+	if (way == CHAT_COUNT_AVX512)
+		*ret_before = count_avx512(classes, cut, in, len);
+	else if (way == CHAT_COUNT_AVX2)
+		*ret_before = count_avx2(classes, cut, in, len);
+	else
+#endif
+		*ret_before = count_plain(classes, cut, in, len);
+	return 0;
+}
+
+size_t chat_count(struct chat_classes *classes, struct chat_cut *cut, const uint8_t *in, size_t len)
+{
+#ifdef __x86_64__
+	if (is_supported(CHAT_COUNT_AVX512))
+		return count_avx512(classes, cut, in, len);
+	if (is_supported(CHAT_COUNT_AVX2))
+		return count_avx2(classes, cut, in, len);
+#endif
+	return count_plain(classes, cut, in, len);
 }

@@ -562,8 +562,8 @@ static void put_captured(struct chat_scan *scan, const char *text, size_t len)
 
 	/* The classes stop at a quote, which is text here. */
 	for (size_t at = 0; at < len; at++)
-		at += chat_classes_count(&stream_now(scan)->classes, &cut,
-					 (const uint8_t *)text + at, len - at);
+		at += chat_count(&stream_now(scan)->classes, &cut, (const uint8_t *)text + at,
+				 len - at);
 	stream_put(scan, text, len);
 	stream_mark(scan, STREAM_TEXT_END);
 }
@@ -724,8 +724,8 @@ static bool string_bytes(struct chat_scan *scan, const uint8_t **p, const uint8_
 	if (scan->sink >= SINK_KEY)
 		return pull_capture(&scan->json, p, end, &scan->copy);
 	if (scan->sink == SINK_TEXT) {
-		size_t n = chat_classes_count(&stream_now(scan)->classes, &scan->cut, from,
-					      (size_t)(end - from));
+		size_t n = chat_count(&stream_now(scan)->classes, &scan->cut, from,
+				      (size_t)(end - from));
 
 		stream_text(scan, from, n);
 		*p += n;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "router/chat/count.h"
 #include "router/chat/scan.h"
 #include "shm/base/clock.h"
 #include "tests/lib/unit.h"
@@ -215,6 +216,78 @@ static void classes_count_the_text_behind_the_escapes(void **state)
 	assert_int_equal(req->classes.space_runs, 3); /* \n\n__, \t, the blank */
 	assert_int_equal(req->classes.escapes, 2);
 	assert_int_equal(req->classes.high, 2);
+}
+
+/* What a reader of one byte at a time would count: the specification of the masks. */
+static size_t count_slowly(struct chat_classes *c, struct chat_cut *cut, const uint8_t *in,
+			   size_t len)
+{
+	for (size_t at = 0; at < len; at++) {
+		uint8_t b = in[at], was_escaped = cut->escape, digits = cut->unicode;
+		bool blank =
+			b == ' ' || (b >= 9 && b <= 13) || (was_escaped && b && strchr("bfnrt", b));
+
+		if (!was_escaped && b == '"')
+			return at;
+		cut->escape = !was_escaped && b == '\\';
+		cut->unicode = digits ? digits - 1 : 0;
+		if (was_escaped && b == 'u')
+			c->escapes++, cut->unicode = 4, cut->space = 0;
+		else if (was_escaped && blank)
+			c->space_runs += !cut->space, cut->space = 1;
+		else if (digits && !cut->escape)
+			cut->space = 0;
+		else if (cut->escape)
+			continue; /* judged with its second byte */
+		else if (blank)
+			c->space_runs += !cut->space, cut->space = 1;
+		else
+			cut->space = 0, *(b >= 0x80                            ? &c->high
+					  : (b | 32) >= 'a' && (b | 32) <= 'z' ? &c->letters
+					  : b >= '0' && b <= '9'               ? &c->digits
+									       : &c->punct) += 1;
+	}
+	return len;
+}
+
+static void every_processor_counts_the_same(void **state)
+{
+	static const char alphabet[] = "ab\\\\\\\"nturbf01289  \t\n/{\xc3\xa9Zu";
+	uint8_t in[400];
+
+	srand(11);
+	for (int round = 0; round < 30000; round++) {
+		size_t len = (size_t)rand() % sizeof(in), cuts = (size_t)rand() % 90 + 1;
+
+		for (size_t i = 0; i < len; i++)
+			in[i] = (uint8_t)alphabet[(size_t)rand() % (sizeof(alphabet) - 1)];
+		if (round % 3) /* long strings, too */
+			for (size_t i = 0; i < len; i++)
+				in[i] = in[i] == '"' ? 'x' : in[i];
+		struct chat_classes want = { 0 };
+		struct chat_cut want_cut = { 0 };
+		size_t want_len = count_slowly(&want, &want_cut, in, len);
+
+		for (int way = 0; way < CHAT_COUNT_WAYS; way++) {
+			struct chat_classes got = { 0 };
+			struct chat_cut cut = { 0 };
+			size_t at = 0, before = 0;
+
+			while (at < len) {
+				size_t n = cuts < len - at ? cuts : len - at;
+
+				if (chat_count_by(way, &got, &cut, in + at, n, &before))
+					break;
+				at += before;
+				if (before < n)
+					break;
+			}
+			if (!at && len && want_len)
+				continue; /* not on this processor */
+			if (at != want_len || memcmp(&got, &want, sizeof(got)))
+				fail_msg("round %d, way %d", round, way);
+		}
+	}
 }
 
 static void the_model_is_unescaped_and_bounded(void **state)
@@ -791,6 +864,7 @@ int main(void)
 		CLAIM(a_responses_request_counts_runs_of_output_items_as_answers),
 		CLAIM(prompts_are_counted_in_every_form),
 		CLAIM(classes_count_the_text_behind_the_escapes),
+		CLAIM(every_processor_counts_the_same),
 		CLAIM(the_model_is_unescaped_and_bounded),
 		CLAIM(of_a_repeated_key_the_last_counts),
 		CLAIM(the_stronger_session_field_wins),
