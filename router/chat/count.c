@@ -109,10 +109,7 @@ INLINE unsigned add_window(struct chat_classes *classes, struct chat_cut *cut,
 			   bool instruction)
 {
 	struct escapes e = { 0 };
-	uint64_t escaped = 0;
-
-	if (m->backslash | cut->escape)
-		escaped = escaped_bytes(m->backslash, cut->escape);
+	uint64_t escaped = escaped_bytes(m->backslash, cut->escape);
 	uint64_t quote = m->quote & ~escaped & low_bits(n);
 	unsigned end = quote ? (unsigned)__builtin_ctzll(quote) : n;
 
@@ -124,8 +121,7 @@ INLINE unsigned add_window(struct chat_classes *classes, struct chat_cut *cut,
 		e.out = low_bits(here);
 		e.unicode = (uint8_t)(cut->unicode - here);
 	}
-	if (escaped)
-		read_escapes(&e, escaped & low_bits(end), m->space, letters, end);
+	read_escapes(&e, escaped & low_bits(end), m->space, letters, end);
 	bool lead_last = (m->backslash & ~escaped) >> (end - 1) & 1;
 
 	add(classes, cut, m, &e, end, lead_last, instruction);
@@ -223,6 +219,9 @@ static size_t count_plain(struct chat_classes *classes, struct chat_cut *cut, co
 	struct letters letters = { 0 };
 	uint8_t window[WINDOW];
 	struct masks m;
+	/* Local, so that the sums stay in registers. */
+	struct chat_classes sum = *classes;
+	struct chat_cut now = *cut;
 	size_t at = 0;
 	unsigned n, end;
 
@@ -231,11 +230,13 @@ static size_t count_plain(struct chat_classes *classes, struct chat_cut *cut, co
 		const uint8_t *bytes = readable(in + at, n, window);
 
 		classify_plain(&m, bytes);
-		if (m.backslash | cut->escape)
-			letters_plain(&letters, bytes, m.backslash << 1 | cut->escape);
-		end = add_window(classes, cut, &m, &letters, n, false);
+		if (m.backslash | now.escape)
+			letters_plain(&letters, bytes, m.backslash << 1 | now.escape);
+		end = add_window(&sum, &now, &m, &letters, n, false);
 		at += end;
 	} while (end == WINDOW && at < len);
+	*classes = sum;
+	*cut = now;
 	return at;
 }
 
@@ -281,6 +282,9 @@ AVX2 static size_t count_avx2(struct chat_classes *classes, struct chat_cut *cut
 	struct letters letters = { 0 };
 	uint8_t window[WINDOW];
 	struct masks m;
+	/* Local, so that the sums stay in registers. */
+	struct chat_classes sum = *classes;
+	struct chat_cut now = *cut;
 	size_t at = 0;
 	unsigned n, end;
 
@@ -289,11 +293,13 @@ AVX2 static size_t count_avx2(struct chat_classes *classes, struct chat_cut *cut
 		const uint8_t *bytes = readable(in + at, n, window);
 
 		classify_avx2(&m, bytes);
-		if (m.backslash | cut->escape)
-			letters_plain(&letters, bytes, m.backslash << 1 | cut->escape);
-		end = add_window(classes, cut, &m, &letters, n, true);
+		if (m.backslash | now.escape)
+			letters_plain(&letters, bytes, m.backslash << 1 | now.escape);
+		end = add_window(&sum, &now, &m, &letters, n, true);
 		at += end;
 	} while (end == WINDOW && at < len);
+	*classes = sum;
+	*cut = now;
 	return at;
 }
 
@@ -321,8 +327,11 @@ AVX512 INLINE void classify_avx512(struct masks *m, __m512i x)
 AVX512 static size_t count_avx512(struct chat_classes *classes, struct chat_cut *cut,
 				  const uint8_t *in, size_t len)
 {
-	struct letters letters = { 0 };
+	struct letters letters;
 	struct masks m;
+	/* Local, so that the sums stay in registers. */
+	struct chat_classes sum = *classes;
+	struct chat_cut now = *cut;
 	size_t at = 0;
 	unsigned n, end;
 
@@ -331,14 +340,16 @@ AVX512 static size_t count_avx512(struct chat_classes *classes, struct chat_cut 
 		__m512i x = _mm512_maskz_loadu_epi8(low_bits(n), in + at);
 
 		classify_avx512(&m, x);
-		if (m.backslash | cut->escape) {
-			letters.blank = is64(x, 'n') | is64(x, 't') | is64(x, 'r') | is64(x, 'b') |
-					is64(x, 'f');
-			letters.unicode = is64(x, 'u');
-		}
-		end = add_window(classes, cut, &m, &letters, n, true);
+		/* No branch: half of the windows of code hold an escape, and none can be guessed.
+		 */
+		letters.blank =
+			is64(x, 'n') | is64(x, 't') | is64(x, 'r') | is64(x, 'b') | is64(x, 'f');
+		letters.unicode = is64(x, 'u');
+		end = add_window(&sum, &now, &m, &letters, n, true);
 		at += end;
 	} while (end == WINDOW && at < len);
+	*classes = sum;
+	*cut = now;
 	return at;
 }
 #endif

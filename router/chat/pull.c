@@ -364,6 +364,17 @@ static bool unicode_byte(struct pull *j, uint8_t c, struct pull_copy *copy)
 	return true;
 }
 
+static void copy_plain(const uint8_t **p, const uint8_t *end, struct pull_copy *copy)
+{
+	size_t n = plain(*p, (size_t)(end - *p)), room = copy->max - copy->len;
+	size_t kept = n < room ? n : room;
+
+	memcpy(copy->to + copy->len, *p, kept);
+	copy->len = (uint16_t)(copy->len + kept);
+	copy->over |= kept < n;
+	*p += n;
+}
+
 bool pull_capture(struct pull *j, const uint8_t **p, const uint8_t *end, struct pull_copy *copy)
 {
 	assert(j->in_string);
@@ -374,6 +385,11 @@ bool pull_capture(struct pull *j, const uint8_t **p, const uint8_t *end, struct 
 			*p += unicode_byte(j, c, copy);
 			continue;
 		}
+		if (j->escape == 0 && c != '\\' && c != '"') {
+			drop_half(j, copy);
+			copy_plain(p, end, copy);
+			continue;
+		}
 		++*p;
 		if (j->escape == 1) {
 			escaped_byte(j, c, copy);
@@ -381,11 +397,8 @@ bool pull_capture(struct pull *j, const uint8_t **p, const uint8_t *end, struct 
 			j->escape = 1;
 		} else {
 			drop_half(j, copy);
-			if (c == '"') {
-				j->in_string = false;
-				return true;
-			}
-			copy_byte(copy, c);
+			j->in_string = false;
+			return true;
 		}
 	}
 	return false;

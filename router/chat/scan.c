@@ -125,6 +125,9 @@ enum {
 	SINK_SESSION, /* + enum chat_session_source */
 };
 
+/* Roles and types lie in arrays longer than any word, so that a few bytes are compared at once. */
+#define IS(array, word) (memcmp(array, word, sizeof(word)) == 0)
+
 size_t chat_scan_blocks(uint64_t body_bytes)
 {
 	uint64_t blocks = body_bytes / LIMIT_CONTENT_BLOCK_BYTES + 2;
@@ -168,6 +171,15 @@ static uint8_t find_key(const char *text, size_t len)
 {
 	unsigned low = 0, high = KEY_OTHER;
 
+	/* Most keys of most bodies. */
+	if (len == 4 && memcmp(text, "role", 4) == 0)
+		return KEY_ROLE;
+	if (len == 4 && memcmp(text, "type", 4) == 0)
+		return KEY_TYPE;
+	if (len == 4 && memcmp(text, "text", 4) == 0)
+		return KEY_TEXT;
+	if (len == 7 && memcmp(text, "content", 7) == 0)
+		return KEY_CONTENT;
 	while (low < high) {
 		unsigned middle = (low + high) / 2;
 		size_t common = len < keys[middle].len ? len : keys[middle].len;
@@ -396,7 +408,7 @@ static bool from_model(const struct chat_scan *scan)
 	};
 
 	if (scan->role[0])
-		return strcmp(scan->role, "assistant") == 0 || strcmp(scan->role, "model") == 0;
+		return IS(scan->role, "assistant") || IS(scan->role, "model");
 	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
 		if (strcmp(scan->type, types[i]) == 0)
 			return true;
@@ -415,17 +427,19 @@ static void end_item(struct chat_scan *scan)
 {
 	const char *name = scan->role[0] ? scan->role : scan->type;
 	bool output = from_model(scan);
+	char mark[sizeof(scan->type) + 2] = { STREAM_ITEM_END };
+	size_t len = strlen(name);
 
-	stream_mark(scan, STREAM_ITEM_END);
-	stream_put(scan, name, strlen(name));
-	stream_mark(scan, STREAM_ROLE_END);
+	memcpy(mark + 1, name, len);
+	mark[len + 1] = STREAM_ROLE_END;
+	stream_put(scan, mark, len + 2);
 	scan->messages++;
 	/* One answer of the Responses API is a run of items, which carry a type each. */
 	if (output && !(scan->in_output && scan->type[0]))
 		scan->assistants++;
 	scan->in_output = output;
 	scan->system_item = false;
-	if (strcmp(name, "user") == 0)
+	if (IS(name, "user"))
 		first_user(scan);
 }
 
@@ -646,7 +660,7 @@ static void end_previous(struct chat_scan *scan)
 
 static bool is_system(const char *role)
 {
-	return strcmp(role, "system") == 0 || strcmp(role, "developer") == 0;
+	return IS(role, "system") || IS(role, "developer");
 }
 
 static void end_text(struct chat_scan *scan)
