@@ -2,11 +2,15 @@
 #include "router/metrics.h"
 
 #include "router/route.h"
+#include "router/status/status.h"
 #include "router/worker.h"
 #include "shm/base/clock.h"
+#include "shm/base/json.h"
 #include "shm/base/log.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -203,6 +207,31 @@ int metrics_write(struct worker *w, FILE *out)
 	gauge(out, "log_dropped", "log lines that stderr did not take", (double)log_dropped());
 	process(w, out);
 	return ferror(out) ? -1 : 0;
+}
+
+static int to_file(void *ctx, const char *text, size_t len)
+{
+	return fwrite(text, 1, len, ctx) == len ? 0 : -EIO;
+}
+
+/* The same picture, read from the same files, as `turnward status --json`. */
+int status_page_write(struct worker *w, FILE *out)
+{
+	struct status *s = malloc(sizeof(*s));
+	char buf[4096];
+	struct json j;
+	int err;
+
+	if (!s)
+		return -ENOMEM;
+	status_read(s, &w->region);
+	json_init(&j, buf, sizeof(buf));
+	json_sink_set(&j, to_file, out);
+	status_json(&j, s);
+	err = json_finish(&j);
+	status_free(s);
+	free(s);
+	return err;
 }
 
 int admin_index_write(struct worker *w, FILE *out)

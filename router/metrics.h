@@ -1,4 +1,4 @@
-/* The admin listener's text pages: Prometheus metrics and the index. */
+/* The admin listener's pages: Prometheus metrics, status, index. */
 #ifndef TURNWARD_ROUTER_METRICS_H
 #define TURNWARD_ROUTER_METRICS_H
 
@@ -7,6 +7,7 @@
 struct worker;
 
 int metrics_write(struct worker *w, FILE *out);
+int status_page_write(struct worker *w, FILE *out);
 int admin_index_write(struct worker *w, FILE *out);
 
 #endif

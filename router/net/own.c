@@ -102,6 +102,7 @@ static enum conn_state admin(struct worker *w, struct conn *c, const char *path,
 		int (*write)(struct worker *w, FILE *out);
 	} pages[] = {
 		{ "/metrics", "text/plain; version=0.0.4; charset=utf-8", metrics_write },
+		{ "/status", "application/json", status_page_write },
 		{ "/", "text/plain; charset=utf-8", admin_index_write },
 	};
 
