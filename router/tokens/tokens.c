@@ -22,11 +22,12 @@ static const double image_prior = 1200, image_min = 16, image_max = 16384;
 
 static const double prior_variance = 0.25; /* of a gain: a factor of 1.5 is nothing unusual */
 static const double noise_variance = 0.05 * 0.05; /* of exact / estimate within one kind of text */
-static const double noise_tokens = 8; /* templates differ by about that, whatever the length */
-static const double forgetting = 0.995;
+static const double noise_tokens = 8;  /* templates differ by about that, whatever the length */
+static const double forgetting = 0.98; /* the last fifty reports count */
 static const double step_max = 0.5, step_min = 0.1, step_errors = 3; /* of a report's surprise */
 static const double belief = 8; /* a report further than this factor off is not believed */
 
+enum { STREAK_MAX = 8 }; /* surprises beyond the limit, all one way: what was learnt was wrong */
 enum { MEDIAN_PER_OCTAVE = 4, MEDIAN_BUCKETS = 24 * MEDIAN_PER_OCTAVE, MEDIAN_MEMORY = 1024 };
 
 /* A served model's calibration, as it lies in the section. */
@@ -37,6 +38,7 @@ struct model {
 	double image;
 	double error; /* smoothed relative error */
 	double bytes_per_token;
+	int64_t streak; /* of surprises beyond the limit; its sign is theirs */
 	uint64_t median_total;
 	uint32_t median[MEDIAN_BUCKETS];
 };
@@ -250,20 +252,38 @@ static void cov_bound(struct model *model)
 		model->cov[i / FEATURES][i % FEATURES] *= FEATURES * prior_variance / trace;
 }
 
+/* Bounds a surprise. Many in a row on one side make the model doubt itself and learn fast again. */
+static double surprise_bound(struct model *model, double surprise)
+{
+	double limit = fmin(step_max, fmax(step_min, step_errors * model->error));
+
+	if (fabs(surprise) <= limit) {
+		model->streak = 0;
+		return surprise;
+	}
+	if (surprise > 0)
+		model->streak = model->streak > 0 ? model->streak + 1 : 1;
+	else
+		model->streak = model->streak < 0 ? model->streak - 1 : -1;
+	if (model->streak == STREAK_MAX || model->streak == -STREAK_MAX) {
+		model->streak = 0;
+		cov_reset(model);
+	}
+	return surprise > 0 ? limit : -limit;
+}
+
 /* One step of recursive least squares on shares, which makes prompts of every length alike: the
  * features' shares of the prior estimate explain the ratio of exact to prior estimate. */
 static void gains_learn(struct model *model, const double *z, double target)
 {
-	double sum = sum_of(z), share[FEATURES], ps[FEATURES], surprise, limit, variance;
+	double sum = sum_of(z), share[FEATURES], ps[FEATURES], surprise, variance;
 
 	for (int i = 0; i < FEATURES; i++)
 		share[i] = z[i] / sum;
+	surprise = surprise_bound(model, target / sum - dot(model->gain, share));
 	for (int i = 0; i < FEATURES; i++)
 		ps[i] = dot(model->cov[i], share);
 	variance = noise_variance + noise_tokens * noise_tokens / (sum * sum) + dot(share, ps);
-	surprise = target / sum - dot(model->gain, share);
-	limit = fmin(step_max, fmax(step_min, step_errors * model->error));
-	surprise = fmin(fmax(surprise, -limit), limit);
 	for (int i = 0; i < FEATURES; i++) {
 		double gain = model->gain[i] + ps[i] / variance * surprise;
 
