@@ -418,6 +418,8 @@ static int start(struct agent *agent)
 	}
 	if (agent->publisher.region.note[0])
 		log_say(LOG_WARN, "%s", agent->publisher.region.note);
+	if (agent->publisher.error[0]) /* a dead agent's file of another layout was renewed */
+		log_say(LOG_WARN, "%s", agent->publisher.error);
 	agent_init(agent);
 	if (publisher_inherit(&agent->publisher, &before) == 0)
 		sampler_inherit(&agent->sampler, &before);

@@ -9,6 +9,29 @@
 
 static_assert(REGION_PAYLOAD % SLOT_ALIGN == 0, "slots begin on their lines");
 
+/*
+ * Holds a file whose content is its writer's present alone: a dead writer's of another layout is no
+ * loss and must not keep its successor from starting after an upgrade. `error` then says what was
+ * replaced.
+ */
+static int hold_or_renew(struct region_file *ret_file, const struct region *region,
+			 const char *name, enum region_kind kind, uint64_t fingerprint, size_t size,
+			 char *error)
+{
+	char renewed[REGION_ERROR_MAX];
+	int r;
+
+	error[0] = 0;
+	r = region_file_hold(ret_file, region, name, kind, fingerprint, size, 0, error);
+	if (r != -EPROTO)
+		return r;
+	region_say_renewed(renewed, error);
+	r = region_file_hold(ret_file, region, name, kind, fingerprint, size, 1, error);
+	if (r == 0)
+		memcpy(error, renewed, sizeof(renewed));
+	return r;
+}
+
 /* ---- engine.NAME ---- */
 
 struct engine_layout {
@@ -53,8 +76,8 @@ int engine_file_hold(struct engine_file *ret, const struct region *region, const
 
 	if (r < 0)
 		return r;
-	return region_file_hold(&ret->file, region, name, REGION_ENGINE, engine_fingerprint(),
-				REGION_PAYLOAD + sizeof(struct engine_layout), 0, error);
+	return hold_or_renew(&ret->file, region, name, REGION_ENGINE, engine_fingerprint(),
+			     REGION_PAYLOAD + sizeof(struct engine_layout), error);
 }
 
 int engine_file_attach(struct engine_file *ret, const struct region *region, const char *engine,
@@ -149,9 +172,8 @@ static struct latency_layout *latency_layout(const struct latency_file *file)
 
 int latency_file_hold(struct latency_file *ret, const struct region *region, char *error)
 {
-	int r = region_file_hold(&ret->file, region, "latency", REGION_LATENCY,
-				 latency_fingerprint(),
-				 REGION_PAYLOAD + sizeof(struct latency_layout), 0, error);
+	int r = hold_or_renew(&ret->file, region, "latency", REGION_LATENCY, latency_fingerprint(),
+			      REGION_PAYLOAD + sizeof(struct latency_layout), error);
 
 	/* A predecessor's windows are over; its numbering of engines was its own. */
 	for (unsigned i = 0; r == 0 && i < STATE_ENGINES_MAX; i++)

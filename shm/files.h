@@ -27,6 +27,8 @@ struct engine_file {
 	struct region_file file;
 };
 
+/* Like latency_file_hold(): 0 with `error` "", or the reason why a dead writer's file of another
+ * layout was made anew. */
 int engine_file_hold(struct engine_file *ret, const struct region *region, const char *engine,
 		     char *error);
 int engine_file_attach(struct engine_file *ret, const struct region *region, const char *engine,

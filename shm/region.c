@@ -35,6 +35,14 @@ int region_refuse(int code, char *error, const char *format, ...)
 	return code;
 }
 
+void region_say_renewed(char *ret_note, const char *refusal)
+{
+	const char *advice = strstr(refusal, REGION_ADVICE);
+	size_t n = advice ? (size_t)(advice - refusal) : strlen(refusal);
+
+	snprintf(ret_note, REGION_ERROR_MAX, "%.*s: made anew", (int)n, refusal);
+}
+
 static int place_set(struct place *place, char *error, const char *directory, const char *suffix)
 {
 	int n = snprintf(place->path, sizeof(place->path), "%s%s", directory, suffix);

@@ -178,10 +178,8 @@ static int refuse_damage(const struct wanted *w, const struct region_header *h,
 		snprintf(versions, sizeof(versions),
 			 " (it says %llu bytes, has %zu, %zu are wanted)",
 			 (unsigned long long)h->size, file_size, w->size);
-	return region_refuse(-EPROTO, w->error,
-			     "%s/%s: %s%s: stop all turnward programs of the other version, or "
-			     "remove the file",
-			     w->region->path, w->name, region_damage_text(damage), versions);
+	return region_refuse(-EPROTO, w->error, "%s/%s: %s%s" REGION_ADVICE, w->region->path,
+			     w->name, region_damage_text(damage), versions);
 }
 
 /* ---- opening ---- */
@@ -495,6 +493,8 @@ int region_file_hold(struct region_file *ret_file, const struct region *region, 
 		return r;
 	for (int i = 0; i < RACE_TRIES; i++) {
 		r = hold_once(&w, reinit, ret_file);
+		if (r == 0)
+			error[0] = 0; /* an absence may have been noted on the way */
 		if (r != -ESTALE)
 			return r;
 	}

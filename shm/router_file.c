@@ -263,7 +263,7 @@ static int hold_container(struct region_file *ret_file, const struct region *reg
 	}
 	if (r != -EPROTO)
 		return r;
-	memcpy(note, error, REGION_ERROR_MAX); /* what was refused is the reason to begin empty */
+	region_say_renewed(note, error);
 	return region_file_hold(ret_file, region, "router", REGION_ROUTER, fingerprint, size, 1,
 				error);
 }

@@ -64,6 +64,27 @@ static void an_agents_values_arrive_and_a_second_agent_is_refused(void **state)
 	engine_file_drop(&router);
 }
 
+/* As after an upgrade: the old agent is dead, the old router still has its file mapped. */
+static void an_agents_file_of_another_layout_is_renewed_and_its_readers_told(void **state)
+{
+	struct engine_file agent, reader;
+
+	assert_int_equal(engine_file_hold(&agent, &region, "gpu0", error), 0);
+	assert_string_equal(error, "");
+	((struct region_header *)agent.file.map)->version = 9;
+	assert_int_equal(engine_file_attach(&reader, &region, "gpu0", error), -EPROTO);
+	assert_non_null(strstr(error, "version 9, this program's is 1"));
+	assert_int_equal(engine_file_hold(&reader, &region, "gpu0", error), -EBUSY); /* it lives */
+	engine_file_drop(&agent);
+
+	assert_int_equal(engine_file_hold(&agent, &region, "gpu0", error), 0);
+	assert_int_equal(agent.file.fresh, 1);
+	assert_non_null(strstr(error, "version 9, this program's is 1"));
+	assert_non_null(strstr(error, "made anew"));
+	assert_null(strstr(error, "remove"));
+	engine_file_drop(&agent);
+}
+
 static void strings_and_counts_of_a_hostile_agent_are_closed(void **state)
 {
 	struct engine_file agent;
@@ -517,6 +538,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(an_agents_values_arrive_and_a_second_agent_is_refused),
+		TEST(an_agents_file_of_another_layout_is_renewed_and_its_readers_told),
 		TEST(strings_and_counts_of_a_hostile_agent_are_closed),
 		TEST(a_probes_windows_are_found_by_engine_and_end_with_the_probe),
 		TEST(workers_get_the_lowest_free_ledgers_and_a_dead_ones_books_are_gone),
