@@ -679,7 +679,7 @@ static void end_text(struct chat_scan *scan)
 		}
 		/* A plain input is what the same text in a user's message is. */
 		begin_item(scan);
-		strcpy(scan->role, "user");
+		memcpy(scan->role, "user", sizeof("user"));
 		end_item(scan);
 		break;
 	default:

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "shm/base/conf.h"
@@ -48,7 +49,8 @@ static struct conf conf;
 static struct settings settings;
 static struct entry entries[4];
 static int entries_nr;
-static char path[] = "/tmp/turnward-conf-XXXXXX";
+static int memory; /* the file read, without a disk */
+static char path[40];
 
 static int on_entry(void *ctx, const char *section, const char *title, const struct conf_key *key,
 		    const char *value, const char **why)
@@ -76,11 +78,8 @@ static int on_entry(void *ctx, const char *section, const char *title, const str
 /* Reads the text as a file; the error names the file as FILE. */
 static int read_bytes(const char *text, size_t len)
 {
-	FILE *file = fopen(path, "w");
-
-	assert_non_null(file);
-	assert_int_equal(fwrite(text, 1, len, file), len);
-	fclose(file);
+	assert_int_equal(ftruncate(memory, 0), 0);
+	assert_int_equal(pwrite(memory, text, len, 0), len);
 	entries_nr = 0;
 	memset(entries, 0, sizeof(entries));
 	conf_init(&conf, keys, &settings);
@@ -329,15 +328,14 @@ static void random_files_never_crash(void **state)
 
 static int begin(void **state)
 {
-	int fd = mkstemp(path);
-
-	close(fd);
-	return fd < 0;
+	memory = memfd_create("conf", MFD_CLOEXEC);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", memory);
+	return memory < 0;
 }
 
 static int finish(void **state)
 {
-	return unlink(path);
+	return close(memory);
 }
 
 int main(void)
