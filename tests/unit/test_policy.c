@@ -239,7 +239,8 @@ static void a_prompt_too_long_for_one_engine_goes_to_one_that_holds_it(void **st
 	assert_int_equal(w.choice.cost[0].left_out, LEFT_OUT_TOO_LONG);
 	assert_int_equal(w.choice.cost[1].left_out, LEFT_OUT_TOO_LONG);
 	w.engine[2].max_model_len = 1000; /* too long for all: the engine shall say so */
-	assert_true(world_choose(&w) >= 0);
+	assert_int_equal(world_choose(&w), 0);
+	assert_int_equal(w.choice.reason, REASON_DRAWN);
 }
 
 static void a_bound_request_goes_to_the_engine_that_holds_its_state(void **state)
@@ -303,6 +304,7 @@ static void an_unknown_engine_is_neither_empty_nor_infinite(void **state)
 		assert_int_equal(world_choose(&w), 1); /* own median now */
 		w.engine[0].pending_prefill_tokens = 1000000;
 		assert_true(world_choose(&w) != 0); /* own books count even so */
+		assert_true(w.choice.cost[0].unknown_s == 0);
 	}
 }
 

@@ -130,6 +130,9 @@ static void eft_adds_step_passes_and_harm(void **state)
 		      0.025 + 4.0 + 6.0 + 7 * 0.05 + 6.0 * 0.7,
 		      0.025 + 0.0 + 4.0 + 3 * 0.05 + 4.0 * 0.6, 0);
 	assert_near(w.choice.predicted_raw_s, 0.025 + 2.0 + 0.2 + 0.1, 1e-9);
+	w.params.harm_share = 0, w.params.harm_per_decode = 0.2;
+	world_choose(&w);
+	assert_near(w.choice.cost[1].harm_s, 6.0 * 0.4, 1e-9);
 }
 
 static void eft_uses_what_is_known_of_the_step_and_the_queue(void **state)

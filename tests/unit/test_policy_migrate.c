@@ -298,6 +298,21 @@ static void a_choice_stands_at_commit_while_it_is_within_the_band(void **state)
 	assert_int_equal(w.choice.engine, 1);
 }
 
+static void a_choice_without_costs_stands_while_its_engine_may_take_it(void **state)
+{
+	struct world w;
+	struct policy_choice after;
+
+	world_init(&w, POLICY_LEAST_REQUESTS, 2);
+	w.engine[1].num_requests = 1;
+	assert_int_equal(world_choose(&w), 0);
+	w.engine[0].num_requests = 2;
+	w.engine[0].pending_prefill_tokens = 90000;
+
+	assert_int_equal(policy_reprice(&w.params, &w.request, w.engine, 2, &w.choice, &after), 0);
+	assert_int_equal(after.engine, 0);
+}
+
 static void a_choice_whose_engine_went_down_is_made_afresh(void **state)
 {
 	for (int policy = 0; policy < POLICIES_NR; policy++) {
@@ -403,6 +418,7 @@ int main(void)
 		CLAIM(sessions_that_leave_one_engine_spread),
 		CLAIM(a_move_that_no_longer_pays_is_taken_back_at_commit),
 		CLAIM(a_choice_stands_at_commit_while_it_is_within_the_band),
+		CLAIM(a_choice_without_costs_stands_while_its_engine_may_take_it),
 		CLAIM(a_choice_whose_engine_went_down_is_made_afresh),
 		CLAIM(one_sentence_says_why),
 		CLAIM(a_sentence_is_cut_to_its_buffer),
