@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
@@ -424,6 +425,7 @@ static void start_writers(pid_t pids[WRITERS], int report, int gate)
 		pids[i] = fork();
 		if (pids[i] != 0)
 			continue;
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 
 		struct region_file file;
 		char go;
@@ -454,6 +456,7 @@ static int race_once(int round)
 	pid_t parent_of_writers = fork();
 
 	if (parent_of_writers == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* a claim that fails leaves nobody behind */
 		close(gate[1]);
 		start_writers(pids, report[1], gate[0]);
 		for (int i = 0; i < WRITERS; i++)
