@@ -102,7 +102,8 @@ int answer_read(struct conn *c, enum prompt_api api)
 	struct prompt *p = &w->prompt;
 	bool known = false;
 
-	p->ids.memory = w->memory;
+	/* /detokenize need only know what /tokenize told */
+	p->ids.memory = api == PROMPT_TOKENIZE ? w->memory : NULL;
 	if (prompt_read(p, api, c->body.at ? c->body.at : "", c->body.len, &world) < 0) {
 		api_refuse(c, p->status, p->param, p->why);
 		return -EINVAL;

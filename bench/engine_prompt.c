@@ -58,7 +58,10 @@ struct reading {
 	struct prompt *p;
 	const struct prompt_world *world;
 	struct field key[KEYS_NR];
-	uint64_t hash; /* of the message at hand */
+	bool hashing;  /* texts go into `hash` ... */
+	bool counting; /* ... or into the ids, or both */
+	uint64_t hash;
+	struct jread last_user; /* the message whose text seeds the answer; len 0 = none */
 };
 
 uint64_t prompt_hash(uint64_t hash, const void *bytes, size_t len)
@@ -105,14 +108,73 @@ static void fields_of(const struct jread *object, const char *const names[], uns
 			}
 }
 
-/* The decoded string, in the scratch until the next call. */
+static uint32_t hex4(const char *at)
+{
+	uint32_t value = 0;
+
+	for (int i = 0; i < 4; i++)
+		value = value << 4 | (uint32_t)((at[i] & 15) + (at[i] > '9' ? 9 : 0));
+	return value;
+}
+
+static size_t utf8_write(char *to, uint32_t code)
+{
+	if (code < 0x80) {
+		to[0] = (char)code;
+		return 1;
+	}
+	int more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+	for (int i = more; i > 0; i--, code >>= 6)
+		to[i] = (char)(0x80 | (code & 0x3f));
+	to[0] = (char)(0xff00 >> (more + 1) | code);
+	return (size_t)more + 1;
+}
+
+/* One escape at `at` (behind the backslash) to `to`; returns the bytes it took. */
+static size_t unescape(const char *at, const char *end, char *to, size_t *ret_len)
+{
+	static const char from[] = "bfnrt", into[] = "\b\f\n\r\t";
+	uint32_t code;
+
+	*ret_len = 1;
+	if (*at != 'u') {
+		const char *known = strchr(from, *at);
+
+		*to = known ? into[known - from] : *at;
+		return 1;
+	}
+	code = hex4(at + 1);
+	if (code >= 0xd800 && code < 0xdc00 && end - at >= 11 && at[5] == '\\' && at[6] == 'u' &&
+	    hex4(at + 7) >= 0xdc00 && hex4(at + 7) < 0xe000) {
+		code = 0x10000 + ((code - 0xd800) << 10) + (hex4(at + 7) - 0xdc00);
+		*ret_len = utf8_write(to, code);
+		return 11;
+	}
+	*ret_len = utf8_write(to, code >= 0xd800 && code < 0xe000 ? 0xfffd : code);
+	return 5;
+}
+
+/*
+ * The decoded string, in the scratch until the next call. jread has checked it, so this only copies
+ * what lies between escapes: prompts are megabytes, and every engine of the process waits
+ * meanwhile.
+ */
 static const char *decoded(struct prompt *p, const struct jread *string, size_t *ret_len)
 {
+	const char *at = string->text + 1, *end = string->text + string->len - 1, *escape;
+	size_t len;
+
+	assert(string->len >= 2);
 	p->scratch.len = 0;
-	out_reserve(&p->scratch, string->len + 8);
-	*ret_len = 0;
-	if (jread_str(string, p->scratch.at, p->scratch.room, ret_len) < 0)
-		*ret_len = 0;
+	out_reserve(&p->scratch, string->len);
+	while ((escape = memchr(at, '\\', (size_t)(end - at)))) {
+		out_mem(&p->scratch, at, (size_t)(escape - at));
+		at = escape + 1;
+		at += unescape(at, end, p->scratch.at + p->scratch.len, &len);
+		p->scratch.len += len;
+	}
+	out_mem(&p->scratch, at, (size_t)(end - at));
+	*ret_len = p->scratch.len;
 	return p->scratch.at;
 }
 
@@ -121,14 +183,24 @@ static void add_text(struct reading *r, const struct jread *string)
 	size_t len;
 	const char *text = decoded(r->p, string, &len);
 
-	r->hash = prompt_hash(r->hash, text, len);
-	tokenizer_text(&r->p->ids, text, len);
+	if (r->hashing)
+		r->hash = prompt_hash(r->hash, text, len);
+	if (r->counting)
+		tokenizer_text(&r->p->ids, text, len);
 }
 
 /* JSON that the template prints as it stands: tools, calls. */
 static void add_raw(struct reading *r, const struct jread *value)
 {
-	tokenizer_text(&r->p->ids, value->text, value->len);
+	if (r->counting)
+		tokenizer_text(&r->p->ids, value->text, value->len);
+}
+
+static void add_call(struct reading *r, const struct jread *call)
+{
+	if (r->counting)
+		tokenizer_marker(&r->p->ids, TOKENIZER_CALL);
+	add_raw(r, call);
 }
 
 /* A picture costs the same whatever it shows, and two pictures differ. */
@@ -136,6 +208,8 @@ static void add_image(struct reading *r, const struct jread *value)
 {
 	uint64_t hash = prompt_hash(PROMPT_HASH_START, value->text, value->len);
 
+	if (!r->counting)
+		return;
 	tokenizer_marker(&r->p->ids, TOKENIZER_IMAGE);
 	for (uint32_t i = 1; i < TOKENIZER_IMAGE_TOKENS; i++)
 		tokenizer_id(&r->p->ids, TOKENIZER_PIECE_FIRST +
@@ -150,8 +224,7 @@ static void add_part(struct reading *r, const struct jread *part, int depth)
 
 	fields_of(part, item_names, ITEMS_NR, f);
 	if (f[ITEM_type].there && jread_is(&f[ITEM_type].value, "tool_use")) {
-		tokenizer_marker(&r->p->ids, TOKENIZER_CALL);
-		add_raw(r, part);
+		add_call(r, part);
 	} else if (f[ITEM_text].there && f[ITEM_text].value.type == JREAD_STRING) {
 		add_text(r, &f[ITEM_text].value);
 	} else if (f[ITEM_image_url].there || f[ITEM_source].there) {
@@ -195,8 +268,21 @@ static enum tokenizer_marker role_of(const struct field f[])
 	return TOKENIZER_ASSISTANT; /* a function call as an input item */
 }
 
-/* One message of any API; the last user message's hash becomes the prompt's. */
-static void add_message(struct reading *r, const struct jread *message, uint64_t *hash)
+/* What a message says: its content, a tool's output, or the calls it makes. */
+static void add_body(struct reading *r, const struct jread *message, const struct field f[])
+{
+	if (f[ITEM_content].there)
+		add_content(r, &f[ITEM_content].value, 0);
+	else if (f[ITEM_output].there)
+		add_content(r, &f[ITEM_output].value, 0);
+	else if (!f[ITEM_role].there)
+		add_call(r, message);
+	if (f[ITEM_tool_calls].there)
+		add_call(r, &f[ITEM_tool_calls].value);
+}
+
+/* One message of any API. */
+static void add_message(struct reading *r, const struct jread *message)
 {
 	struct field f[ITEMS_NR];
 
@@ -205,20 +291,28 @@ static void add_message(struct reading *r, const struct jread *message, uint64_t
 		return; /* templates drop earlier reasoning */
 	enum tokenizer_marker role = role_of(f);
 	tokenizer_open(&r->p->ids, role);
-	r->hash = PROMPT_HASH_START;
-	if (f[ITEM_content].there)
-		add_content(r, &f[ITEM_content].value, 0);
-	else if (f[ITEM_output].there)
-		add_content(r, &f[ITEM_output].value, 0);
-	else if (!f[ITEM_role].there)
-		tokenizer_marker(&r->p->ids, TOKENIZER_CALL), add_raw(r, message);
-	if (f[ITEM_tool_calls].there) {
-		tokenizer_marker(&r->p->ids, TOKENIZER_CALL);
-		add_raw(r, &f[ITEM_tool_calls].value);
-	}
+	add_body(r, message, f);
 	tokenizer_close(&r->p->ids);
 	if (role == TOKENIZER_USER)
-		*hash = r->hash;
+		r->last_user = *message;
+}
+
+/* FNV-1a of a text, or of the texts of a message: FNV is slow, so only of the one that counts. */
+static uint64_t hash_of(struct reading *r, const struct jread *value)
+{
+	struct field f[ITEMS_NR];
+
+	r->hash = PROMPT_HASH_START;
+	r->hashing = true;
+	r->counting = false;
+	fields_of(value, item_names, ITEMS_NR, f);
+	if (value->type == JREAD_STRING)
+		add_text(r, value);
+	else if (value->len)
+		add_body(r, value, f);
+	r->hashing = false;
+	r->counting = true;
+	return r->hash;
 }
 
 static void add_tools(struct reading *r)
@@ -279,7 +373,6 @@ static bool wants_answer(const struct reading *r)
 static int read_messages(struct reading *r)
 {
 	const struct field *messages = &r->key[KEY_messages];
-	uint64_t hash = PROMPT_HASH_START;
 	struct jread_walk walk;
 
 	if (!messages->there)
@@ -293,17 +386,16 @@ static int read_messages(struct reading *r)
 	add_system(r);
 	jread_walk_begin(&walk, &messages->value);
 	while (jread_walk_next(&walk) > 0)
-		add_message(r, &walk.value, &hash);
+		add_message(r, &walk.value);
 	if (wants_answer(r))
 		tokenizer_open(&r->p->ids, TOKENIZER_ASSISTANT);
-	part_end(r->p, 0, hash);
+	part_end(r->p, 0, hash_of(r, &r->last_user));
 	return 0;
 }
 
 static int read_responses(struct reading *r)
 {
 	const struct field *input = &r->key[KEY_input];
-	uint64_t hash = PROMPT_HASH_START;
 	struct prompt *p = r->p;
 	struct jread_walk walk;
 
@@ -323,17 +415,16 @@ static int read_responses(struct reading *r)
 			      p->previous);
 	if (input->value.type == JREAD_STRING) {
 		tokenizer_open(&p->ids, TOKENIZER_USER);
-		r->hash = PROMPT_HASH_START;
 		add_text(r, &input->value);
-		hash = r->hash;
 		tokenizer_close(&p->ids);
+		r->last_user = input->value;
 	} else {
 		jread_walk_begin(&walk, &input->value);
 		while (input->value.type == JREAD_ARRAY && jread_walk_next(&walk) > 0)
-			add_message(r, &walk.value, &hash);
+			add_message(r, &walk.value);
 	}
 	tokenizer_open(&p->ids, TOKENIZER_ASSISTANT);
-	part_end(p, 0, hash);
+	part_end(p, 0, hash_of(r, &r->last_user));
 	return 0;
 }
 
@@ -356,6 +447,16 @@ static int read_ids(struct reading *r, const struct jread *array)
 	return 0;
 }
 
+/* A prompt that is text: ids and hash in one pass. */
+static void add_hashed(struct reading *r, const struct jread *value, size_t at)
+{
+	r->hash = PROMPT_HASH_START;
+	r->hashing = true;
+	add_content(r, value, 0);
+	r->hashing = false;
+	part_end(r->p, at, r->hash);
+}
+
 /* A string, token ids, or a list of either. */
 static int read_prompt(struct reading *r, const struct field *prompt, const char *name)
 {
@@ -368,9 +469,7 @@ static int read_prompt(struct reading *r, const struct field *prompt, const char
 			      "'msg': 'Field required'}",
 			      name);
 	if (prompt->value.type == JREAD_STRING) {
-		r->hash = PROMPT_HASH_START;
-		add_text(r, &prompt->value);
-		part_end(p, 0, r->hash);
+		add_hashed(r, &prompt->value, 0);
 		return 0;
 	}
 	if (prompt->value.type != JREAD_ARRAY)
@@ -388,10 +487,7 @@ static int read_prompt(struct reading *r, const struct field *prompt, const char
 				return -EINVAL;
 			continue;
 		}
-		size_t at = p->ids.nr;
-		r->hash = PROMPT_HASH_START;
-		add_content(r, &walk.value, 0);
-		part_end(p, at, r->hash);
+		add_hashed(r, &walk.value, p->ids.nr);
 	}
 	return 0;
 }
@@ -488,7 +584,7 @@ static int read_by_api(struct reading *r, enum prompt_api api)
 int prompt_read(struct prompt *p, enum prompt_api api, const char *body, size_t len,
 		const struct prompt_world *world)
 {
-	struct reading r = { .p = p, .world = world };
+	struct reading r = { .p = p, .world = world, .counting = true };
 	struct jread root;
 
 	*p = (struct prompt){ .ids = p->ids, .scratch = p->scratch, .n = 1 };

@@ -37,6 +37,28 @@ static size_t marks(const uint8_t *text, size_t len)
 	return n + (n < len && text[n] == '\n');
 }
 
+/* The top bit of each byte of the result tells whether that byte of `word` is a letter. */
+static uint64_t letter_bits(uint64_t word)
+{
+	const uint64_t ones = 0x0101010101010101, tops = 0x8080808080808080;
+	uint64_t low = (word | 0x20 * ones) & ~tops;
+
+	return ((low | tops) - 'a' * ones) & (('z' * ones | tops) - low) & ~word & tops;
+}
+
+/* Letters from text[from] on, at most LETTER_RUN of them; from is 0 or 1. */
+static size_t letters(const uint8_t *text, size_t len, size_t from)
+{
+	uint64_t word, others;
+
+	if (len < sizeof(word) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__)
+		return run(text + from, len - from, LETTER, LETTER_RUN);
+	memcpy(&word, text, sizeof(word));
+	others = ~letter_bits(word >> 8 * from) & 0x8080808080808080;
+	size_t n = others ? (size_t)__builtin_ctzll(others) / 8 : LETTER_RUN;
+	return n < LETTER_RUN ? n : LETTER_RUN;
+}
+
 /*
  * Length of the token that starts at `text`; looks at most one byte past it. A space, tab or mark
  * goes with the letters behind it, a space also with marks: where real tokenisers split, too.
@@ -44,11 +66,10 @@ static size_t marks(const uint8_t *text, size_t len)
 static size_t piece_length(const uint8_t *text, size_t len)
 {
 	enum byte_class first = classes[text[0]], next = len > 1 ? classes[text[1]] : CONTROL;
+	size_t lead = first == MARK || text[0] == ' ' || text[0] == '\t';
 
-	if (first == LETTER)
-		return run(text, len, LETTER, LETTER_RUN);
-	if (next == LETTER && (first == MARK || text[0] == ' ' || text[0] == '\t'))
-		return 1 + run(text + 1, len - 1, LETTER, LETTER_RUN);
+	if (first == LETTER || (lead && next == LETTER))
+		return lead + letters(text, len, lead);
 	if (first == MARK)
 		return marks(text, len);
 	if (text[0] == ' ' && next == MARK)
@@ -60,13 +81,18 @@ static size_t piece_length(const uint8_t *text, size_t len)
 	return first == HIGH ? run(text, len, HIGH, HIGH_RUN) : 1;
 }
 
-static uint64_t pack(const uint8_t *piece, size_t len)
+/* The piece's bytes in one word; with eight bytes to read from there is nothing to loop over. */
+static uint64_t pack(const uint8_t *piece, size_t len, size_t readable)
 {
 	uint64_t packed = 0;
 
-	assert(len <= TOKENIZER_PIECE_MAX);
-	memcpy(&packed, piece, len);
-	return packed;
+	assert(len > 0 && len <= TOKENIZER_PIECE_MAX);
+	if (readable < sizeof(packed) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__) {
+		memcpy(&packed, piece, len);
+		return packed;
+	}
+	memcpy(&packed, piece, sizeof(packed));
+	return packed & UINT64_MAX >> 8 * (sizeof(packed) - len);
 }
 
 /* "wabc": the number its letters spell, or -1. */
@@ -77,7 +103,8 @@ static int word_of(const uint8_t *piece)
 	return piece[0] == 'w' && (a | b | c) < 16 ? (int)(a << 8 | b << 4 | c) : -1;
 }
 
-static uint32_t piece_id(struct tokenizer_memory *memory, const uint8_t *piece, size_t len)
+static uint32_t piece_id(struct tokenizer_memory *memory, const uint8_t *piece, size_t len,
+			 size_t readable)
 {
 	size_t space = piece[0] == ' ';
 
@@ -85,7 +112,7 @@ static uint32_t piece_id(struct tokenizer_memory *memory, const uint8_t *piece, 
 		return TOKENIZER_BYTE_FIRST + piece[0];
 	if (len - space == 4 && word_of(piece + space) >= 0)
 		return TOKENIZER_WORD_FIRST + (uint32_t)word_of(piece + space);
-	uint64_t packed = pack(piece, len), mixed = packed * 0x9e3779b97f4a7c15ull;
+	uint64_t packed = pack(piece, len, readable), mixed = packed * 0x9e3779b97f4a7c15ull;
 	mixed = (mixed ^ mixed >> 32) * 0xd6e8feb86659fd93ull;
 	uint32_t number = (uint32_t)(mixed >> 32) % TOKENIZER_PIECES;
 	if (memory)
@@ -139,7 +166,7 @@ int tokenizer_text(struct tokenizer_ids *ids, const char *text, size_t len)
 		if (ids->nr == ids->room && reserve(ids, 1) < 0)
 			return -ENOMEM;
 		size_t n = piece_length(at, (size_t)(end - at));
-		ids->id[ids->nr++] = piece_id(ids->memory, at, n);
+		ids->id[ids->nr++] = piece_id(ids->memory, at, n, (size_t)(end - at));
 		at += n;
 	}
 	return 0;

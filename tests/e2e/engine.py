@@ -161,6 +161,23 @@ def ids_are_the_same_on_every_path(t):
 
 
 @case
+def escapes_are_decoded_before_tokens_are_counted(t):
+    e = engine(t)
+    text = 'caf\u00e9 \U0001f600 "quoted" back\\slash\n\ttab / \x07 end'
+    ids = []
+    for ascii_only in (True, False):
+        body = json.dumps({"model": MODEL, "prompt": text}, ensure_ascii=ascii_only).encode()
+        ids.append(ask(e.address, "POST", "/tokenize", body).json()["tokens"])
+    ids.append(ask(e.address, "POST", "/tokenize", body.replace(b" /", b" \\/")).json()["tokens"])
+    equal(ids[0], ids[1], "escaped and plain")
+    equal(ids[2], ids[1], "an escaped slash")
+    equal(post(e.address, "/detokenize", tokens=ids[0]).json()["prompt"], text)
+    lone = ask(e.address, "POST", "/tokenize",
+               b'{"model": "tiny", "prompt": "\\ud83d x"}').json()["tokens"]
+    equal(post(e.address, "/detokenize", tokens=lone).json()["prompt"], "\ufffd x")
+
+
+@case
 def the_second_turn_hits_the_first_and_its_answer(t):
     e = engine(t, "--speed", "10")
     messages = [{"role": "system", "content": PROSE * 30}] + user("first")
