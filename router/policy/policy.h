@@ -42,7 +42,7 @@ struct policy_request {
 	uint32_t sequences;        /* n: answers decoded side by side, 0 counts as 1 */
 	uint32_t turn;             /* 1 = first */
 	uint32_t moves;            /* of this session in its last 5 turns */
-	uint32_t turns_since_move; /* 0 = never moved, or the move was this very turn's */
+	uint32_t turns_since_move; /* turns decided after it; 0 = the last one moved, or none did */
 	float since_move_s;        /* < 0 = never moved */
 	float move_budget;         /* moves that the pool may still make now; < 0 = unlimited */
 };

@@ -81,7 +81,7 @@ static void cool_down_and_budgets_hold_a_session_back(void **state)
 		{ -1, -1, 0, 0, 1, MOVE_MADE },
 		{ 5, -1, 1, 1, 0, MOVE_COOLDOWN },
 		{ 11, -1, 1, 1, 1, MOVE_MADE },
-		{ 11, -1, 0, 1, 0, MOVE_COOLDOWN }, /* not a turn yet */
+		{ 11, -1, 0, 1, 0, MOVE_COOLDOWN }, /* the last turn moved */
 		{ 11, -1, 3, 2, 0, MOVE_BUDGET },
 		{ -1, 0.5f, 0, 0, 0, MOVE_BUDGET },
 		{ -1, 1, 0, 0, 1, MOVE_MADE },
