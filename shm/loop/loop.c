@@ -159,6 +159,28 @@ bool loop_accept_transient(int err)
 	}
 }
 
+bool loop_accept_queued(struct loop *loop, int handle)
+{
+	struct loop_handle *h = &loop->handles[handle];
+	uint32_t generation = h->generation;
+
+	for (int i = 0; i < LOOP_ACCEPTS_PER_TURN; i++) {
+		int fd = accept4(h->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		int err = fd < 0 ? errno : 0;
+
+		if (err == EAGAIN)
+			return true;
+		if (loop_accept_transient(err))
+			continue;
+		if (err)
+			h->wants &= ~WANT_ACCEPT;
+		loop_deliver(loop, handle, LOOP_ACCEPTED, err ? -err : fd);
+		if (!loop_alive(h, generation) || !(h->wants & WANT_ACCEPT))
+			return false;
+	}
+	return false;
+}
+
 /* Memory of the loop, all of it; nothing is allocated afterwards. */
 static int loop_allocate(struct loop *loop, const struct loop_params *params)
 {
@@ -288,6 +310,7 @@ int loop_add(struct loop *loop, int fd, uint64_t tag)
 	h->used = true;
 	h->wants = h->ready = 0;
 	h->refused = 0;
+	h->accepted_turn = 0;
 	h->ended = h->sent_known = h->connect_known = false;
 	return handle;
 }

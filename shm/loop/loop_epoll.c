@@ -246,40 +246,12 @@ static void work_receive(struct loop *loop, int handle)
 	loop_list_push(loop, LIST_WORK, handle);
 }
 
-/* Returns 0 to go on, 1 when none waits, or -errno that ends accepting. */
-static int accept_one(struct loop *loop, int handle)
-{
-	struct loop_handle *h = &loop->handles[handle];
-	int fd = accept4(h->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-
-	if (fd >= 0) {
-		loop_deliver(loop, handle, LOOP_ACCEPTED, fd);
-		return 0;
-	}
-	if (errno == EAGAIN) {
-		h->ready &= ~READY_READ;
-		return 1;
-	}
-	return loop_accept_transient(errno) ? 0 : -errno;
-}
-
 static void work_accept(struct loop *loop, int handle)
 {
-	struct loop_handle *h = &loop->handles[handle];
-	uint32_t generation = h->generation;
-
-	for (int i = 0; i < LOOP_ACCEPTS_PER_TURN; i++) {
-		int err = accept_one(loop, handle);
-
-		if (err < 0) {
-			h->wants &= ~WANT_ACCEPT;
-			loop_deliver(loop, handle, LOOP_ACCEPTED, err);
-			return;
-		}
-		if (err > 0 || !loop_alive(h, generation) || !(h->wants & WANT_ACCEPT))
-			return;
-	}
-	loop_list_push(loop, LIST_WORK, handle);
+	if (loop_accept_queued(loop, handle))
+		loop->handles[handle].ready &= ~READY_READ;
+	else
+		loop_list_push(loop, LIST_WORK, handle); /* looked at only while it is wanted */
 }
 
 /* A registration that failed is told as the failure of what was asked for. */

@@ -46,7 +46,8 @@ struct loop_handle {
 	bool sent_known;    /* epoll: sent_res is to be delivered */
 	bool connect_known; /* likewise */
 	int sent_res, connect_res;
-	int refused; /* epoll: registering failed so, to be told */
+	int refused;            /* epoll: registering failed so, to be told */
+	uint64_t accepted_turn; /* io_uring: when it last accepted */
 	int next[LIST_NR];
 	void *fill_into;
 	size_t fill_len;
@@ -122,5 +123,11 @@ bool loop_send_advance(struct loop_handle *h, size_t sent);
 
 /* Errors of accept(2) that concern the one connection only: the next may be fine. */
 bool loop_accept_transient(int err);
+
+/*
+ * Accepts what is queued, at most LOOP_ACCEPTS_PER_TURN, while it is wanted. True when the queue
+ * was seen empty; an error that stops accepting is told.
+ */
+bool loop_accept_queued(struct loop *loop, int handle);
 
 #endif

@@ -449,6 +449,7 @@ static void uring_give_back(struct loop *loop, int buffer)
 static void complete_accept(struct loop *loop, int handle, int res)
 {
 	struct loop_handle *h = &loop->handles[handle];
+	bool burst = h->accepted_turn + 1 == loop->stats.turns;
 
 	h->armed &= ~WANT_ACCEPT;
 	if (h->wants & WANT_CLOSE) {
@@ -459,9 +460,13 @@ static void complete_accept(struct loop *loop, int handle, int res)
 	loop_list_push(loop, LIST_WORK, handle);
 	if (res == -ECANCELED || loop_accept_transient(-res))
 		return;
+	h->accepted_turn = loop->stats.turns;
 	if (res < 0)
 		h->wants &= ~WANT_ACCEPT;
 	loop_deliver(loop, handle, LOOP_ACCEPTED, res);
+	/* Two turns running: a queue waits, which one accept a turn would keep waiting. */
+	if (burst && (h->wants & (WANT_ACCEPT | WANT_CLOSE)) == WANT_ACCEPT)
+		loop_accept_queued(loop, handle);
 }
 
 static void complete_connect(struct loop *loop, int handle, int res)

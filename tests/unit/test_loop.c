@@ -1191,6 +1191,30 @@ static void a_paused_listener_leaves_its_queue_and_a_resumed_one_empties_it(void
 	rig_end(rig);
 }
 
+static void a_long_queue_of_connections_is_accepted_in_few_turns(void **state)
+{
+	enum { QUEUED = 300 };
+	struct rig *rig = rig_new(state);
+	struct sockaddr_in addr;
+	struct peer *listener = rig_add(rig, tcp_listener(&addr));
+	int client[QUEUED], turns = 0;
+
+	for (int i = 0; i < QUEUED; i++)
+		client[i] = tcp_dial(&addr);
+	loop_accept(rig->loop, listener->handle);
+	for (; rig->accepted_count < QUEUED; turns++)
+		rig_turn(rig, 0);
+	settle(rig);
+
+	assert_true(turns < 10);
+	assert_int_equal(listener->count[LOOP_ACCEPTED], QUEUED);
+	for (int i = 0; i < QUEUED; i++) {
+		close(client[i]);
+		close(rig->accepted_fd[i]);
+	}
+	rig_end(rig);
+}
+
 static void watched_signals_and_pipes_tell_each_time_they_turn_readable(void **state)
 {
 	struct rig *rig = rig_new(state);
@@ -1663,6 +1687,7 @@ int main(void)
 		BOTH(a_send_to_one_who_left_is_an_error_and_no_signal),
 		BOTH(without_descriptors_accepting_stops_and_goes_on_when_asked),
 		BOTH(a_paused_listener_leaves_its_queue_and_a_resumed_one_empties_it),
+		BOTH(a_long_queue_of_connections_is_accepted_in_few_turns),
 		BOTH(watched_signals_and_pipes_tell_each_time_they_turn_readable),
 		BOTH(a_storm_of_aborted_connections_crosses_no_bytes_and_leaks_nothing),
 		BOTH(a_full_table_refuses_and_a_closed_handle_makes_room),
