@@ -325,7 +325,7 @@ void log_mem(struct log_line *line, const char *key, const char *value, size_t l
 void log_str(struct log_line *line, const char *key, const char *value)
 {
 	if (value)
-		log_mem(line, key, value, strnlen(value, LOG_TEXT_MAX));
+		log_mem(line, key, value, strlen(value));
 	else if (begin_field(line, key, 4))
 		append(line, "null", 4);
 }

@@ -685,6 +685,12 @@ def slow(function):
     return case(function)
 
 
+def real(function):
+    """A case that needs real engines: `tests/run --real` only."""
+    function.real = True
+    return case(function)
+
+
 def _too_long(*_):
     raise Failed(f"the case took more than {CASE_SECONDS * PATIENCE:g} s")
 
@@ -693,6 +699,8 @@ def run_case(function):
     """None when the claim holds, else ("not ok" or "skip", text)."""
     if getattr(function, "slow", False) and not os.environ.get("TEST_LONG"):
         return "skip", "a long test: tests/run --long"
+    if getattr(function, "real", False) and not os.environ.get("TEST_REAL"):
+        return "skip", "needs real engines: tests/run --real"
     test = Test(function.__name__)
     verdict = None
     signal.alarm(int(CASE_SECONDS * PATIENCE))
