@@ -43,11 +43,12 @@ struct engine_page {
 
 /* Pairs of totals that only grow while an engine lives; `has` says which a reading has. */
 enum {
-	READING_PREFILL = 1,  /* prefill_tokens in prefill_s */
-	READING_DECODE = 2,   /* decode_steps in decode_s */
-	READING_MOMENTS = 4,  /* moments[] */
-	READING_PROGRESS = 8, /* progress */
-	READING_SEQUENCE = 16 /* sequence */
+	READING_PREFILL = 1,   /* prefill_tokens in prefill_s */
+	READING_DECODE = 2,    /* decode_steps in decode_s */
+	READING_MOMENTS = 4,   /* moments[] */
+	READING_PROGRESS = 8,  /* progress */
+	READING_SEQUENCE = 16, /* sequence */
+	READING_PREFILLS = 32  /* prefills */
 };
 
 enum reading_moment { MOMENT_N, MOMENT_B, MOMENT_T, MOMENT_BB, MOMENT_BT, MOMENTS_NR };
@@ -60,7 +61,7 @@ struct engine_reading {
 	uint64_t progress;        /* changes whenever work moves: a sign valid for this kind */
 	uint32_t has;
 	uint32_t digits; /* significant digits of the totals below; 0 = exact */
-	double prefill_tokens, prefill_s;
+	double prefill_tokens, prefill_s, prefills; /* the last: requests they belong to */
 	double decode_steps, decode_s;
 	double moments[MOMENTS_NR];       /* sums over decode steps; b = batch size, t in seconds */
 	double sequence;                  /* grows while the engine lives and has no other use */

@@ -7,7 +7,7 @@
 
 enum { QUANTA_MIN = 20 /* a difference of fewer last digits is mostly rounding */ };
 
-static const double odd_weight = 1.0 / 16;
+static const double doubt = 1.0 / 16;
 
 /* The step in which a number printed with so many digits moves. */
 static double quantum(double total, unsigned digits)
@@ -17,13 +17,32 @@ static double quantum(double total, unsigned digits)
 	return pow(10, floor(log10(total)) - (double)digits + 1);
 }
 
-static double odd_or_one(double time_per_unit, double usual, const struct rate_params *params,
-			 double seen)
-{
-	int odd = params->odd_factor > 0 && seen >= params->enough && usual > 0 &&
-		  time_per_unit > params->odd_factor * usual;
+/* How a window counts: its own weight, the share of its time, and what the past keeps. */
+struct judgement {
+	double weight, time_share, past;
+};
 
-	return odd ? odd_weight : 1;
+static struct judgement judge(unsigned *odd_run, const struct rate_params *params,
+			      double time_per_unit, double usual, double seen)
+{
+	struct judgement as_is = { 1, 1, 1 };
+	double slow = params->odd_factor * usual;
+
+	if (params->odd_factor <= 0 || seen < params->enough || usual <= 0)
+		return as_is;
+	if (time_per_unit * params->odd_factor < usual)
+		as_is.past = doubt;
+	*odd_run = time_per_unit > slow ? *odd_run + 1 : 0;
+	if (*odd_run == 0 || *odd_run > RATE_ODD_RUN_MAX)
+		return as_is;
+	return (struct judgement){ doubt, slow / time_per_unit, 1 };
+}
+
+void rate_skip(struct rate *rate, double amount_total, double time_total)
+{
+	rate->base_amount = amount_total;
+	rate->base_time = time_total;
+	rate->based = 1;
 }
 
 void rate_feed(struct rate *rate, const struct rate_params *params, double amount_total,
@@ -32,9 +51,7 @@ void rate_feed(struct rate *rate, const struct rate_params *params, double amoun
 	double amount = amount_total - rate->base_amount, time = time_total - rate->base_time;
 
 	if (!rate->based || amount < 0 || time < 0) {
-		rate->base_amount = amount_total;
-		rate->base_time = time_total;
-		rate->based = 1;
+		rate_skip(rate, amount_total, time_total);
 		return;
 	}
 	if (amount <= 0 || time <= 0 || amount < params->window_min ||
@@ -42,14 +59,13 @@ void rate_feed(struct rate *rate, const struct rate_params *params, double amoun
 	    time < QUANTA_MIN * quantum(time_total, digits))
 		return;
 	double usual = rate->amount > 0 ? rate->time / rate->amount : 0;
-	double weight = odd_or_one(time / amount, usual, params, rate->seen);
-	double keep = exp(-weight * amount / params->memory);
+	struct judgement j = judge(&rate->odd_run, params, time / amount, usual, rate->seen);
+	double keep = j.past * exp(-j.weight * amount / params->memory);
 
-	rate->amount = rate->amount * keep + weight * amount;
-	rate->time = rate->time * keep + weight * time;
+	rate->amount = rate->amount * keep + j.weight * amount;
+	rate->time = rate->time * keep + j.weight * j.time_share * time;
 	rate->seen += amount;
-	rate->base_amount = amount_total;
-	rate->base_time = time_total;
+	rate_skip(rate, amount_total, time_total);
 }
 
 int rate_time_per_unit(const struct rate *rate, const struct rate_params *params, double *ret_s)
@@ -83,11 +99,13 @@ void step_rate_feed(struct step_rate *rate, const struct rate_params *params,
 	if (shrank || delta[MOMENT_T] <= 0)
 		return;
 	double usual = rate->sum[MOMENT_N] > 0 ? rate->sum[MOMENT_T] / rate->sum[MOMENT_N] : 0;
-	double weight = odd_or_one(delta[MOMENT_T] / n, usual, params, rate->seen);
-	double keep = exp(-weight * n / params->memory);
+	struct judgement j = judge(&rate->odd_run, params, delta[MOMENT_T] / n, usual, rate->seen);
+	double keep = j.past * exp(-j.weight * n / params->memory);
 
+	delta[MOMENT_T] *= j.time_share;
+	delta[MOMENT_BT] *= j.time_share;
 	for (int i = 0; i < MOMENTS_NR; i++)
-		rate->sum[i] = rate->sum[i] * keep + weight * delta[i];
+		rate->sum[i] = rate->sum[i] * keep + j.weight * delta[i];
 	rate->seen += n;
 }
 

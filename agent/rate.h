@@ -16,18 +16,30 @@ struct rate_params {
 	double memory;     /* units of work */
 	double enough;     /* units of work before there is an estimate */
 	double window_min; /* a difference smaller than this waits for more */
-	double odd_factor; /* a window this many times slower counts 1/16; 0 = all count alike */
+	double odd_factor; /* what a window may be slower or faster than usual; 0 = anything */
 };
+
+/*
+ * What disturbs these measures only ever slows them: a prefill between two decode steps, a
+ * neighbour in the same step. So a slow window is doubted (it counts 1/16, and as no slower than
+ * odd_factor says) until so many in a row show that the engine changed; a fast one shows that the
+ * estimate was wrong.
+ */
+enum { RATE_ODD_RUN_MAX = 20 };
 
 struct rate {
 	double base_amount, base_time; /* the totals last counted up to */
 	int based;
 	double amount, time, seen;
+	unsigned odd_run;
 };
 
 /* Takes the newest totals. A total that shrank only sets a new base. `digits`: see engine.h. */
 void rate_feed(struct rate *rate, const struct rate_params *params, double amount_total,
 	       double time_total, unsigned digits);
+
+/* What happened up to these totals is not to be counted. */
+void rate_skip(struct rate *rate, double amount_total, double time_total);
 
 /* Seconds per unit of work: 0, or -ENODATA while too little was seen. */
 int rate_time_per_unit(const struct rate *rate, const struct rate_params *params, double *ret_s);
@@ -40,6 +52,7 @@ struct step_rate {
 	double base[MOMENTS_NR];
 	int based;
 	double sum[MOMENTS_NR], seen;
+	unsigned odd_run;
 };
 
 void step_rate_feed(struct step_rate *rate, const struct rate_params *params,

@@ -21,10 +21,16 @@ static const uint64_t beside_max_ns = 1ull * NS_PER_S; /* the answer of such a p
 static const uint64_t fetch_max_ns = 5ull * NS_PER_S;  /* one answer, whole */
 static const uint64_t snapshot_max_ns = 60ull * NS_PER_S; /* older: not this host's clock */
 
-/* Work units are tokens, token intervals and decode steps; an odd window met something else. */
-static const struct rate_params prefill_params = { 65536, 256, 256, 2.5 };
-static const struct rate_params decode_params = { 4096, 32, 8, 2.5 };
-static const struct rate_params step_params = { 512, 8, 1, 2.5 };
+/* Work units are tokens, token intervals and decode steps. */
+static const struct rate_params prefill_params = { 65536, 256, 256, 1.25 };
+static const struct rate_params decode_params = { 4096, 32, 8, 1.5 };
+static const struct rate_params step_params = { 512, 8, 1, 1.5 };
+
+/*
+ * Where times are counted by request, those in one step are each charged with all of it. A prompt
+ * of this many tokens has steps of its own (a budget of 8192 or less is usual).
+ */
+static const double prefill_mean_min = 12288;
 
 static void pace_set(struct pace *pace, uint64_t base_ns, uint64_t max_ns)
 {
@@ -332,6 +338,7 @@ static void merge(struct engine_reading *into, const struct engine_reading *from
 	if (from->has & READING_PREFILL) {
 		into->prefill_tokens = from->prefill_tokens;
 		into->prefill_s = from->prefill_s;
+		into->prefills = from->prefills;
 	}
 	if (from->has & READING_DECODE) {
 		into->decode_steps = from->decode_steps;
@@ -349,11 +356,28 @@ static void merge(struct engine_reading *into, const struct engine_reading *from
 }
 #undef MERGE_FIELD
 
-static void feed_rates(struct sampler *s, const struct engine_reading *reading)
+/*
+ * Times by request are a lower bound of throughput, close only for long prompts: windows of others
+ * are left out, and the throughput is absent rather than several times too low.
+ */
+static void feed_prefill(struct sampler *s, const struct engine_reading *reading)
 {
-	if (reading->has & READING_PREFILL)
+	double requests = reading->prefills - s->prefills;
+	double tokens = reading->prefill_tokens - s->prefill.base_amount;
+
+	if (!(reading->has & READING_PREFILL))
+		return;
+	if (reading->has & READING_PREFILLS && requests > 0 && tokens < prefill_mean_min * requests)
+		rate_skip(&s->prefill, reading->prefill_tokens, reading->prefill_s);
+	else
 		rate_feed(&s->prefill, &prefill_params, reading->prefill_tokens, reading->prefill_s,
 			  reading->digits);
+	s->prefills = reading->prefills;
+}
+
+static void feed_rates(struct sampler *s, const struct engine_reading *reading)
+{
+	feed_prefill(s, reading);
 	if (reading->has & READING_DECODE)
 		rate_feed(&s->decode, &decode_params, reading->decode_steps, reading->decode_s,
 			  reading->digits);

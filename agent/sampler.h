@@ -67,6 +67,7 @@ struct sampler {
 	struct watch watch;
 	struct rate prefill, decode;
 	struct step_rate steps;
+	double prefills; /* requests that the prefill totals were last seen with */
 	struct engine_state
 		inherited; /* a predecessor's measured speeds, until there are own ones */
 	uint64_t snapshot_wall_ns, refresh_ns; /* SGLang's own publishing interval, as seen */

@@ -21,6 +21,7 @@
 	X(GENERATION, "vllm:generation_tokens_total", SUM, NULL)                                   \
 	X(FINISHED, "vllm:request_success_total", SUM, NULL)                                       \
 	X(PREFILL_TOKENS, "vllm:request_prefill_kv_computed_tokens_sum", SUM, NULL)                \
+	X(PREFILLS, "vllm:request_prefill_kv_computed_tokens_count", SUM, NULL)                    \
 	X(PREFILL_S, "vllm:request_prefill_time_seconds_sum", SUM, NULL)                           \
 	X(DECODE_S, "vllm:inter_token_latency_seconds_sum|vllm:time_per_output_token_seconds_sum", \
 	  SUM, NULL)                                                                               \
@@ -114,6 +115,10 @@ static void set_totals(const struct metric_value *v, struct engine_reading *read
 		reading->has |= READING_PREFILL;
 		reading->prefill_tokens = v[VLLM_PREFILL_TOKENS].value;
 		reading->prefill_s = v[VLLM_PREFILL_S].value;
+	}
+	if (v[VLLM_PREFILLS].samples) {
+		reading->has |= READING_PREFILLS;
+		reading->prefills = v[VLLM_PREFILLS].value;
 	}
 	if (v[VLLM_DECODE_S].samples && v[VLLM_DECODE_N].samples) {
 		reading->has |= READING_DECODE;

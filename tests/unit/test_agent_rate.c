@@ -95,6 +95,65 @@ static void one_odd_window_hardly_moves_the_estimate(void **state)
 	assert_true(s < 0.056);
 }
 
+static void a_start_amid_disturbance_is_corrected_by_the_first_clean_windows(void **state)
+{
+	struct rate rate = { 0 };
+	double amount = 0, time = 0, s;
+
+	rate_feed(&rate, &params, 0, 0, 0);
+	for (int i = 0; i < 4; i++)
+		rate_feed(&rate, &params, amount += 100, time += 250, 0);
+	for (int i = 0; i < 10; i++)
+		rate_feed(&rate, &params, amount += 100, time += 5, 0);
+
+	assert_int_equal(rate_time_per_unit(&rate, &params, &s), 0);
+	assert_true(near(s, 0.05, 0.4));
+}
+
+static void disturbance_in_every_other_window_leaves_the_clean_speed(void **state)
+{
+	struct rate rate = { 0 };
+	double amount = 0, time = 0, s;
+
+	for (int i = 0; i < 400; i++) {
+		rate_feed(&rate, &params, amount += 100, time += 5, 0);
+		rate_feed(&rate, &params, amount += 100, time += 250, 0);
+	}
+
+	assert_int_equal(rate_time_per_unit(&rate, &params, &s), 0);
+	assert_true(near(s, 0.05, 0.15));
+}
+
+static void slow_windows_without_end_are_the_new_truth(void **state)
+{
+	struct rate rate = { 0 };
+	double amount = 0, time = 0, s;
+
+	for (int i = 0; i < 200; i++)
+		rate_feed(&rate, &params, amount += 100, time += 2, 0);
+	for (int i = 0; i < RATE_ODD_RUN_MAX; i++)
+		rate_feed(&rate, &params, amount += 100, time += 8, 0);
+	assert_int_equal(rate_time_per_unit(&rate, &params, &s), 0);
+	assert_true(s < 0.021); /* doubted so far */
+	for (int i = 0; i < 300; i++)
+		rate_feed(&rate, &params, amount += 100, time += 8, 0);
+	assert_int_equal(rate_time_per_unit(&rate, &params, &s), 0);
+	assert_true(s > 0.075);
+}
+
+static void what_is_skipped_is_not_counted(void **state)
+{
+	struct rate rate = { 0 };
+	double s;
+
+	rate_feed(&rate, &params, 0, 0, 0);
+	rate_skip(&rate, 5000, 500);
+	rate_feed(&rate, &params, 6000, 500.5, 0);
+
+	assert_int_equal(rate_time_per_unit(&rate, &params, &s), 0);
+	assert_true(near(1 / s, 2000, 1e-9));
+}
+
 static void a_total_that_shrank_is_a_new_base_not_a_speed(void **state)
 {
 	struct rate rate = { 0 };
@@ -204,6 +263,10 @@ int main(void)
 		CLAIM(idle_time_changes_nothing),
 		CLAIM(a_lasting_change_is_followed),
 		CLAIM(one_odd_window_hardly_moves_the_estimate),
+		CLAIM(a_start_amid_disturbance_is_corrected_by_the_first_clean_windows),
+		CLAIM(disturbance_in_every_other_window_leaves_the_clean_speed),
+		CLAIM(slow_windows_without_end_are_the_new_truth),
+		CLAIM(what_is_skipped_is_not_counted),
 		CLAIM(a_total_that_shrank_is_a_new_base_not_a_speed),
 		CLAIM(rounded_totals_wait_for_a_difference_that_rounding_cannot_spoil),
 		CLAIM(step_time_and_slope_come_out_of_the_moments),

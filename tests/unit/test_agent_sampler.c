@@ -97,6 +97,7 @@ static void rounds(unsigned n)
 /* A vLLM as its totals stand. */
 static struct vllm {
 	double running, waiting, usage, prompt, generation, itl_s, itl_n, prefill_tokens, prefill_s;
+	double prefills;
 	double started;
 } vllm;
 
@@ -111,11 +112,12 @@ static void vllm_says(void)
 		 "vllm:inter_token_latency_seconds_sum{engine=\"0\"} %.17g\n"
 		 "vllm:inter_token_latency_seconds_count{engine=\"0\"} %.1f\n"
 		 "vllm:request_prefill_kv_computed_tokens_sum{engine=\"0\"} %.1f\n"
+		 "vllm:request_prefill_kv_computed_tokens_count{engine=\"0\"} %.1f\n"
 		 "vllm:request_prefill_time_seconds_sum{engine=\"0\"} %.17g\n"
 		 "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000\"} 1.0\n"
 		 "vllm:prompt_tokens_created{engine=\"0\"} %.17g\n",
 		 vllm.running, vllm.waiting, vllm.usage, vllm.prompt, vllm.generation, vllm.itl_s,
-		 vllm.itl_n, vllm.prefill_tokens, vllm.prefill_s, vllm.started);
+		 vllm.itl_n, vllm.prefill_tokens, vllm.prefills, vllm.prefill_s, vllm.started);
 	strcpy(script.body[SOURCE_MODELS],
 	       "{\"data\":[{\"id\":\"m\",\"owned_by\":\"vllm\",\"max_model_len\":4096}]}");
 	strcpy(script.body[SOURCE_VERSION], "{\"version\":\"0.32.0\"}");
@@ -180,10 +182,39 @@ static void speeds_come_from_differences_and_are_absent_before(void **state)
 		vllm_decodes(10, 0.05);
 	assert_true(fabs(sampler.state.decode_iteration_s - 0.05) < 1e-6);
 	assert_false(ENGINE_HAS(&sampler.state, prefill_tokens_per_s));
-	vllm.prefill_tokens += 8000, vllm.prefill_s += 2;
+	vllm.prefill_tokens += 16000, vllm.prefills += 1, vllm.prefill_s += 4;
 	vllm_decodes(10, 0.05);
 	assert_true(fabs(sampler.state.prefill_tokens_per_s - 4000) < 1e-6);
 	assert_false(ENGINE_HAS(&sampler.state, decode_per_sequence_s));
+}
+
+static void prompts_that_share_their_step_do_not_pull_throughput_down(void **state)
+{
+	begin_vllm(ENGINE_KIND_VLLM);
+	round_now();
+	for (int i = 0; i < 50; i++) {
+		/* sixteen short prompts in one step of 150 ms, each charged with all of it */
+		vllm.prefill_tokens += 16 * 30, vllm.prefills += 16, vllm.prefill_s += 16 * 0.15;
+		vllm_decodes(10, 0.05);
+		/* a long one alone, and one that overlapped with its neighbour */
+		vllm.prefill_tokens += 32000, vllm.prefills += 1, vllm.prefill_s += 10;
+		vllm_decodes(10, 0.05);
+		vllm.prefill_tokens += 16000, vllm.prefills += 1, vllm.prefill_s += 10;
+		vllm_decodes(10, 0.05);
+	}
+	assert_true(sampler.state.prefill_tokens_per_s > 3000);
+	assert_true(sampler.state.prefill_tokens_per_s <= 3200);
+}
+
+static void short_prompts_alone_tell_no_throughput(void **state)
+{
+	begin_vllm(ENGINE_KIND_VLLM);
+	round_now();
+	for (int i = 0; i < 50; i++) {
+		vllm.prefill_tokens += 6000, vllm.prefills += 1, vllm.prefill_s += 8;
+		vllm_decodes(10, 0.05);
+	}
+	assert_false(ENGINE_HAS(&sampler.state, prefill_tokens_per_s));
 }
 
 static void a_restart_changes_the_epoch_and_forgets_speeds_and_models(void **state)
@@ -726,6 +757,8 @@ int main(void)
 		CLAIM(the_kind_is_found_and_its_facts_are_read),
 		CLAIM(what_seldom_changes_is_seldom_asked_for),
 		CLAIM(speeds_come_from_differences_and_are_absent_before),
+		CLAIM(prompts_that_share_their_step_do_not_pull_throughput_down),
+		CLAIM(short_prompts_alone_tell_no_throughput),
 		CLAIM(a_restart_changes_the_epoch_and_forgets_speeds_and_models),
 		CLAIM(a_successor_keeps_epoch_and_speeds_of_an_engine_that_lived_on),
 		CLAIM(a_successor_of_another_engine_keeps_nothing),
