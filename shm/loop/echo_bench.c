@@ -159,11 +159,20 @@ static void measure(enum loop_kind kind, int connections, int rounds, int per_se
 		       cpu_us(&use));
 }
 
+/* The operand at `i`, -1 when it is no number. */
+static int operand(int argc, char **argv, int i, int standard)
+{
+	char *end;
+	long value = i < argc ? strtol(argv[i], &end, 10) : standard;
+
+	return i < argc && (*end || end == argv[i] || value > 1000000) ? -1 : (int)value;
+}
+
 int main(int argc, char **argv)
 {
-	int connections = argc > 1 ? atoi(argv[1]) : 512;
-	int rounds = argc > 2 ? atoi(argv[2]) : 200;
-	int per_second = argc > 3 ? atoi(argv[3]) : 50;
+	int connections = operand(argc, argv, 1, 512);
+	int rounds = operand(argc, argv, 2, 200);
+	int per_second = operand(argc, argv, 3, 50);
 
 	if (connections < 1 || connections > CONNECTIONS_MAX || rounds < 1 || per_second < 0) {
 		fprintf(stderr,
