@@ -104,19 +104,29 @@ static bool is_number(const char *p)
 }
 
 /* Also what Python writes for the numbers JSON has no word for. */
+static bool is_word(const char *literal)
+{
+	switch (literal[0]) {
+	case 't':
+		return strcmp(literal, "true") == 0;
+	case 'f':
+		return strcmp(literal, "false") == 0;
+	case 'n':
+		return strcmp(literal, "null") == 0;
+	default:
+		return strcmp(literal, "NaN") == 0 || strcmp(literal, "Infinity") == 0 ||
+		       strcmp(literal, "-Infinity") == 0;
+	}
+}
+
 static bool is_literal(const struct pull *j)
 {
-	static const char *const words[] = {
-		"true", "false", "null", "NaN", "Infinity", "-Infinity"
-	};
+	char first = j->literal[0];
 
-	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-		if (strcmp(j->literal, words[i]) == 0)
-			return true;
-	/* One too long to keep has been kept in part: judge its first byte only. */
-	if (j->literal_len == PULL_LITERAL)
-		return j->literal[0] == '-' || (j->literal[0] >= '0' && j->literal[0] <= '9');
-	return is_number(j->literal);
+	if ((first < '0' || first > '9') && (first != '-' || j->literal[1] == 'I'))
+		return is_word(j->literal);
+	/* One too long to keep has been kept in part: judge its beginning only. */
+	return j->literal_len == PULL_LITERAL || is_number(j->literal);
 }
 
 static enum pull_event end_literal(struct pull *j)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "router/chat/count.h"
+#include "router/chat/keys.h"
 #include "router/chat/scan.h"
 #include "router/chat/stream.h"
 
@@ -82,11 +83,8 @@ enum {
 		KEY_OTHER
 };
 
-static const struct {
-	const char *text;
-	size_t len;
-} keys[] = {
-#define X(name, text) { text, sizeof(text) - 1 },
+static const struct chat_key keys[] = {
+#define X(name, text) CHAT_KEY(text),
 	KEYS(X)
 #undef X
 };
@@ -165,34 +163,6 @@ const char *chat_session_name(enum chat_session_source source)
 
 	assert(source < CHAT_SESSION_NR);
 	return names[source];
-}
-
-static uint8_t find_key(const char *text, size_t len)
-{
-	unsigned low = 0, high = KEY_OTHER;
-
-	/* Most keys of most bodies. */
-	if (len == 4 && memcmp(text, "role", 4) == 0)
-		return KEY_ROLE;
-	if (len == 4 && memcmp(text, "type", 4) == 0)
-		return KEY_TYPE;
-	if (len == 4 && memcmp(text, "text", 4) == 0)
-		return KEY_TEXT;
-	if (len == 7 && memcmp(text, "content", 7) == 0)
-		return KEY_CONTENT;
-	while (low < high) {
-		unsigned middle = (low + high) / 2;
-		size_t common = len < keys[middle].len ? len : keys[middle].len;
-		int order = memcmp(text, keys[middle].text, common);
-
-		if (order == 0 && len == keys[middle].len)
-			return (uint8_t)middle;
-		if (order < 0 || (order == 0 && len < keys[middle].len))
-			high = middle;
-		else
-			low = middle + 1;
-	}
-	return KEY_OTHER;
 }
 
 static uint8_t *here(struct chat_scan *scan)
@@ -279,10 +249,10 @@ static bool is_prompt(uint8_t key)
 
 static uint8_t open_in_root(struct chat_scan *scan, bool object)
 {
-	/* Responses' `text` is an object that sets a format. */
-	if (is_prompt(scan->key) && !(object && scan->key == KEY_TEXT)) {
+	/* As objects, Responses' `text` sets a format and its `prompt` names a stored one. */
+	if (is_prompt(scan->key) && !object) {
 		begin_messages(scan);
-		return object ? WHERE_PART : WHERE_LIST;
+		return WHERE_LIST;
 	}
 	switch (scan->key) {
 	case KEY_SYSTEM:
@@ -584,7 +554,7 @@ static void put_captured(struct chat_scan *scan, const char *text, size_t len)
 
 static void end_key(struct chat_scan *scan)
 {
-	scan->key = find_key(scan->text, scan->copy.len);
+	scan->key = (uint8_t)chat_key_find(keys, KEY_OTHER, scan->text, scan->copy.len);
 	if (*here(scan) != WHERE_TREE || scan->key == KEY_CACHE_CONTROL)
 		return;
 	stream_now(scan)->classes.punct += 3; /* quotes and colon */

@@ -86,7 +86,7 @@ uint64_t stream_digest(const struct chat_scan *scan, enum chat_part part)
  * Two nonces that engines do not keep, or keep at the very end of the system prompt: Claude Code's
  * billing block, and a line with the tokens left. Neither may change the hash of what surrounds it.
  */
-enum { NONCE_NONE, NONCE_BILLING, NONCE_DROP_TEXT, NONCE_OPEN, NONCE_DROP_LINE };
+enum { NONCE_NONE, NONCE_BILLING, NONCE_DROP_BILLING, NONCE_OPEN, NONCE_DROP_LINE };
 
 static const char billing[] = "x-anthropic-billing-header:";
 static const char line_open[] = "<total_tokens>", line_close[] = "</total_tokens>";
@@ -111,6 +111,13 @@ static bool nonce_byte(struct chat_scan *scan, char c)
 {
 	const char *word = scan->nonce_kind == NONCE_BILLING ? billing : line_open;
 
+	if (scan->nonce_kind == NONCE_DROP_BILLING) {
+		/* It is one line: a proxy may have joined the blocks. `nonce`: a backslash came. */
+		if (scan->nonce && c == 'n')
+			scan->nonce_kind = NONCE_NONE;
+		scan->nonce = !scan->nonce && c == '\\';
+		return true;
+	}
 	if (scan->nonce_kind == NONCE_DROP_LINE) {
 		scan->nonce = c == line_close[scan->nonce] ? scan->nonce + 1 : c == line_close[0];
 		if (scan->nonce == sizeof(line_close) - 1)
@@ -125,7 +132,7 @@ static bool nonce_byte(struct chat_scan *scan, char c)
 	if (word[++scan->nonce])
 		return true;
 	scan->nonce = 0;
-	scan->nonce_kind = scan->nonce_kind == NONCE_BILLING ? NONCE_DROP_TEXT : NONCE_DROP_LINE;
+	scan->nonce_kind = scan->nonce_kind == NONCE_BILLING ? NONCE_DROP_BILLING : NONCE_DROP_LINE;
 	return true;
 }
 
@@ -133,7 +140,7 @@ static void filtered_text(struct chat_scan *scan, const uint8_t *bytes, size_t l
 {
 	size_t at = 0;
 
-	while (at < len && scan->nonce_kind != NONCE_DROP_TEXT) {
+	while (at < len) {
 		if (scan->nonce_kind != NONCE_NONE) {
 			at += nonce_byte(scan, (char)bytes[at]);
 			continue;

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "router/chat/keys.h"
 #include "router/chat/watch.h"
 
 /* The keys that mean something, in strcmp's order. */
@@ -54,11 +55,8 @@ enum {
 		KEY_OTHER
 };
 
-static const struct {
-	const char *text;
-	uint8_t len;
-} keys[] = {
-#define X(name, text) { text, sizeof(text) - 1 },
+static const struct chat_key keys[] = {
+#define X(name, text) CHAT_KEY(text),
 	KEYS(X)
 #undef X
 };
@@ -124,25 +122,6 @@ static void token(struct chat_watch *watch)
 static bool captured_is(const struct chat_watch *watch, const char *word)
 {
 	return strlen(word) == watch->copy.len && memcmp(watch->text, word, watch->copy.len) == 0;
-}
-
-static uint8_t find_key(const struct chat_watch *watch)
-{
-	unsigned low = 0, high = KEY_OTHER, len = watch->copy.len;
-
-	while (low < high) {
-		unsigned middle = (low + high) / 2;
-		unsigned common = len < keys[middle].len ? len : keys[middle].len;
-		int order = memcmp(watch->text, keys[middle].text, common);
-
-		if (order == 0 && len == keys[middle].len)
-			return (uint8_t)middle;
-		if (order < 0 || (order == 0 && len < keys[middle].len))
-			high = middle;
-		else
-			low = middle + 1;
-	}
-	return KEY_OTHER;
 }
 
 static uint8_t open_in_root(struct chat_watch *watch, bool object)
@@ -353,7 +332,7 @@ static void end_string(struct chat_watch *watch)
 {
 	switch (watch->sink) {
 	case SINK_KEY:
-		watch->key = find_key(watch);
+		watch->key = (uint8_t)chat_key_find(keys, KEY_OTHER, watch->text, watch->copy.len);
 		if (watch->where[watch->json.depth] == WHERE_ANY)
 			token(watch);
 		break;

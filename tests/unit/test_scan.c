@@ -561,6 +561,52 @@ static void a_line_of_tokens_left_does_not_change_the_chain(void **state)
 	free(b);
 }
 
+static void chain_of(const char *format, struct result *ret)
+{
+	char *text = NULL, *body = NULL;
+
+	add(&text, "x");
+	add_words(&text, 2000, 8);
+	assert_true(asprintf(&body, format, text) >= 0);
+	scan_in(body, strlen(body), 0, ret);
+	assert_true(ret->req.complete);
+	assert_true(ret->n >= 3);
+	free(body);
+	free(text);
+}
+
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+
+static void a_billing_line_does_not_change_the_chain_nor_hide_the_rest(void **state)
+{
+	static const char *const systems[] = {
+		"{\"system\":\"x-anthropic-billing-header: cch=1;\\nA%s\"}",
+		"{\"system\":\"x-anthropic-billing-header: cch=2;\\nA%s\"}",
+		"{\"system\":\"x-anthropic-billing-header: cch=2;\\nB%s\"}",
+		"{\"system\":\"x-anthropic-billing-heade: cch=2;\\nA%s\"}",
+		"{\"system\":[{\"text\":\"x-anthropic-billing-header: "
+		"cch=3;\"},{\"text\":\"A%s\"}]}",
+	};
+	static struct result results[5];
+
+	for (size_t i = 0; i < 5; i++)
+		chain_of(systems[i], &results[i]);
+	assert_memory_equal(results[0].chain, results[1].chain, 3 * sizeof(uint64_t));
+	assert_memory_equal(results[0].chain, results[4].chain, 3 * sizeof(uint64_t));
+	assert_true(results[0].chain[0] != results[2].chain[0]);
+	assert_true(results[0].chain[0] != results[3].chain[0]);
+}
+
+static void objects_of_the_responses_api_are_no_prompts(void **state)
+{
+	const struct chat_request *req = read_body(
+		"{\"input\":[{\"role\":\"user\",\"content\":\"abc\"}],\"text\":{\"format\":"
+		"{\"type\":\"text\"}},\"prompt\":{\"id\":\"p\",\"variables\":{\"x\":\"y\"}}}");
+
+	assert_int_equal(req->messages, 1);
+	assert_int_equal(req->classes.letters, 3);
+}
+
 static void the_chain_covers_text_roles_and_boundaries(void **state)
 {
 	static const char *const tails[] = {
@@ -586,22 +632,6 @@ static void the_chain_covers_text_roles_and_boundaries(void **state)
 			assert_true(results[i].chain[0] != results[k].chain[0]);
 	}
 }
-
-static void chain_of(const char *format, struct result *ret)
-{
-	char *text = NULL, *body = NULL;
-
-	add(&text, "x");
-	add_words(&text, 2000, 8);
-	assert_true(asprintf(&body, format, text) >= 0);
-	scan_in(body, strlen(body), 0, ret);
-	assert_true(ret->req.complete);
-	assert_true(ret->n >= 3);
-	free(body);
-	free(text);
-}
-
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
 
 static void form_and_order_do_not_change_the_chain(void **state)
 {
@@ -876,6 +906,8 @@ int main(void)
 		CLAIM(every_prefix_of_a_body_is_survived),
 		CLAIM(the_next_turn_extends_the_chain_of_the_last),
 		CLAIM(a_line_of_tokens_left_does_not_change_the_chain),
+		CLAIM(a_billing_line_does_not_change_the_chain_nor_hide_the_rest),
+		CLAIM(objects_of_the_responses_api_are_no_prompts),
 		CLAIM(the_chain_covers_text_roles_and_boundaries),
 		CLAIM(form_and_order_do_not_change_the_chain),
 		CLAIM(model_adapter_salt_tools_and_images_key_the_chain),
