@@ -279,6 +279,11 @@ int table_erase(struct table *table, uint64_t key)
 	return 1;
 }
 
+void table_prefetch(const struct table *table, uint64_t key)
+{
+	__builtin_prefetch(bucket_for(table, key));
+}
+
 int table_read(const struct table *table, uint64_t key, void *ret_payload, uint64_t *ret_stamp)
 {
 	struct table_bucket *bucket = bucket_for(table, key);

@@ -66,6 +66,9 @@ const void *table_put(struct table *table, uint64_t key, uint64_t stamp, const v
 /* 1 if there was such an entry, 0 if not. */
 int table_erase(struct table *table, uint64_t key);
 
+/* Any process: begins to fetch what a look-up of this key will read first. */
+void table_prefetch(const struct table *table, uint64_t key);
+
 /* Any process: 0 with a whole, checked copy; -ENOENT; -EAGAIN if the entry kept changing or is
  * torn. */
 int table_read(const struct table *table, uint64_t key, void *ret_payload, uint64_t *ret_stamp);

@@ -168,7 +168,8 @@ static uint64_t word_alive(const struct set *set, uint64_t word)
 	return head - age;
 }
 
-static int present(const struct set *set, uint64_t hash, uint32_t depth)
+/* The block's entry, dead or alive; 0 if there is none. */
+static uint64_t word_of(const struct set *set, uint64_t hash, uint32_t depth)
 {
 	const _Atomic uint64_t *way = bucket_of(set, hash);
 	uint64_t key = word_key(hash, depth), found = 0;
@@ -178,7 +179,7 @@ static int present(const struct set *set, uint64_t hash, uint32_t depth)
 
 		found = (word & MATCH_MASK) == key ? word : found;
 	}
-	return found && word_alive(set, found);
+	return found;
 }
 
 /* ------- attaching */
@@ -373,36 +374,61 @@ int prefix_set_epoch(struct prefix_index *index, uint32_t engine, uint64_t epoch
 /* The boundary is at or below `absent` and at or above `first`: all below that is present. */
 struct search {
 	uint32_t first, absent, stride, holes;
+	uint32_t probe;
 	int done;
+	uint64_t word[1 + HOLE_PROBES]; /* of the probe; of the blocks below a boundary found */
 };
 
-static uint32_t search_probe(const struct search *s)
+/*
+ * A step is three rounds over all engines, so that their cache misses overlap: ask for the buckets,
+ * look into them and ask for the stamps, judge. Leaps first, from the top, for most prompts are new
+ * to most engines; then halves. first == absent: the boundary, to be judged by what is below it.
+ */
+static void search_ask(struct search *s, const struct set *set, const uint64_t *chain, uint32_t n)
 {
-	uint32_t middle = s->first + (s->absent - s->first) / 2;
 	uint32_t leap = s->first + s->stride - 1;
+	uint32_t middle = s->first + (s->absent - s->first) / 2;
 
-	return s->stride && leap < middle ? leap : middle;
+	s->probe = s->stride && leap < middle ? leap : middle;
+	if (s->first < s->absent)
+		__builtin_prefetch(bucket_of(set, chain[s->probe]));
+	for (uint32_t i = 1; s->first == s->absent && i <= HOLE_PROBES && s->probe + i < n; i++)
+		__builtin_prefetch(bucket_of(set, chain[s->probe + i]));
 }
 
-static void search_learn(struct search *s, uint32_t probe, int there)
+static void search_look(struct search *s, const struct set *set, const uint64_t *chain, uint32_t n)
 {
-	if (there) {
-		s->first = probe + 1;
-		s->stride *= 4;
-	} else {
-		s->absent = probe;
-		s->stride = 0; /* from here on halves */
+	uint32_t begin = s->first < s->absent ? 0 : 1, end = begin ? 1 + HOLE_PROBES : 1;
+
+	for (uint32_t i = begin; i < end; i++) {
+		uint32_t d = s->probe + i;
+
+		s->word[i] = d < n ? word_of(set, chain[d], d) : 0;
+		__builtin_prefetch(rest_at(set, word_stamp(s->word[i])));
 	}
 }
 
-/* A full bucket may have cost a block in mid-chain: one that is there below it proves that. */
-static void search_close(struct search *s, const struct set *set, const uint64_t *chain, uint32_t n)
+static void search_judge(struct search *s, const struct set *set, uint32_t n)
 {
+	if (s->first < s->absent && word_alive(set, s->word[0])) {
+		s->first = s->probe + 1;
+		s->stride *= 4;
+		return;
+	}
+	if (s->first < s->absent) {
+		s->absent = s->probe;
+		s->stride = 0; /* from here on halves */
+		return;
+	}
 	s->done = 1;
-	for (uint32_t d = s->absent + 1; d < n && d <= s->absent + HOLE_PROBES; d++) {
-		if (s->holes == HOLES_MAX || !present(set, chain[d], d))
+	/* A full bucket may have cost a block in mid-chain: one that is there below it proves that.
+	 */
+	for (uint32_t i = 1; i <= HOLE_PROBES; i++) {
+		if (s->holes == HOLES_MAX || !word_alive(set, s->word[i]))
 			continue;
-		*s = (struct search){ d + 1, n, 1, s->holes + 1, 0 };
+		*s = (struct search){
+			.first = s->probe + i + 1, .absent = n, .stride = 1, .holes = s->holes + 1
+		};
 		return;
 	}
 }
@@ -413,36 +439,18 @@ static uint32_t bounded(const struct prefix_index *index, uint32_t n)
 	return n < LIMIT_CONTENT_BLOCKS ? n : LIMIT_CONTENT_BLOCKS;
 }
 
-static void search_step(struct search *s, const struct set *set, const uint64_t *chain, uint32_t n)
-{
-	if (s->first < s->absent) {
-		uint32_t probe = search_probe(s);
-
-		search_learn(s, probe, present(set, chain[probe], probe));
-	} else {
-		search_close(s, set, chain, n);
-	}
-}
-
-static void search_prefetch(const struct search *s, const struct set *set, const uint64_t *chain,
-			    uint32_t n)
-{
-	if (s->first < s->absent) {
-		__builtin_prefetch(bucket_of(set, chain[search_probe(s)]));
-		return;
-	}
-	for (uint32_t d = s->absent + 1; d < n && d <= s->absent + HOLE_PROBES; d++)
-		__builtin_prefetch(bucket_of(set, chain[d]));
-}
-
 uint32_t prefix_match(const struct prefix_index *index, uint32_t engine, const uint64_t *chain,
 		      uint32_t n)
 {
 	struct set set = set_of(index, engine);
-	struct search s = { 0, bounded(index, n), 1, 0, 0 };
+	struct search s = { .absent = bounded(index, n), .stride = 1 };
 
-	while (!s.done)
-		search_step(&s, &set, chain, bounded(index, n));
+	n = bounded(index, n);
+	while (!s.done) {
+		search_ask(&s, &set, chain, n);
+		search_look(&s, &set, chain, n);
+		search_judge(&s, &set, n);
+	}
 	return s.first;
 }
 
@@ -451,27 +459,31 @@ void prefix_match_all(const struct prefix_index *index, uint32_t engines, const 
 {
 	struct set sets[PREFIX_ENGINES_MAX];
 	struct search s[PREFIX_ENGINES_MAX];
-	uint32_t searching = engines;
+	uint8_t at[PREFIX_ENGINES_MAX]; /* engines still being searched */
+	uint32_t searching = engines, left;
 
 	assert(engines <= index->engines);
 	n = bounded(index, n);
 	for (uint32_t i = 0; i < engines; i++) {
 		sets[i] = set_of(index, i);
-		s[i] = (struct search){ 0, n, 1, 0, 0 };
+		__builtin_prefetch(sets[i].head);
+		s[i] = (struct search){ .absent = n, .stride = 1 };
+		at[i] = (uint8_t)i;
 	}
-	while (searching) {
-		for (uint32_t i = 0; i < engines; i++)
-			if (!s[i].done)
-				search_prefetch(&s[i], &sets[i], chain, n);
-		for (uint32_t i = 0; i < engines; i++) {
-			if (s[i].done)
-				continue;
-			search_step(&s[i], &sets[i], chain, n);
-			searching -= (uint32_t)s[i].done;
+	for (; searching; searching = left) {
+		left = 0;
+		for (uint32_t i = 0; i < searching; i++)
+			search_ask(&s[at[i]], &sets[at[i]], chain, n);
+		for (uint32_t i = 0; i < searching; i++)
+			search_look(&s[at[i]], &sets[at[i]], chain, n);
+		for (uint32_t i = 0; i < searching; i++) {
+			search_judge(&s[at[i]], &sets[at[i]], n);
+			if (s[at[i]].done)
+				ret_blocks[at[i]] = s[at[i]].first;
+			else
+				at[left++] = at[i];
 		}
 	}
-	for (uint32_t i = 0; i < engines; i++)
-		ret_blocks[i] = s[i].first;
 }
 
 /* ------- changing */

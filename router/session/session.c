@@ -11,6 +11,7 @@
 
 enum {
 	TAILS_PER_SESSION = 2,     /* the last prompt's and the one before it, for forks */
+	TAILS_AHEAD = 8,           /* look-ups in flight */
 	OUTPUT_ALPHA_PERCENT = 30, /* weight of the newest completion in the expected one */
 };
 
@@ -178,13 +179,12 @@ static uint64_t tail_key(const struct sessions *sessions, uint64_t scope, uint64
 	return key_of(sessions, words, sizeof words).key;
 }
 
-/* Reading serves every process; the writer's own look-up also makes the entry young. */
-static int tail_find(const struct sessions *sessions, uint64_t scope, uint64_t chain,
-		     uint32_t blocks, struct tail *ret_tail)
+static int tail_find(const struct sessions *sessions, uint64_t key, uint64_t scope, uint32_t blocks,
+		     struct tail *ret_tail)
 {
 	struct tail tail;
 
-	if (table_read(&sessions->tails, tail_key(sessions, scope, chain), &tail, NULL))
+	if (table_read(&sessions->tails, key, &tail, NULL))
 		return -ENOENT;
 	if (tail.scope != scope || tail.blocks != blocks)
 		return -ENOENT;
@@ -198,11 +198,17 @@ static int infer_by_tail(const struct sessions *sessions, uint64_t scope, const 
 			 uint32_t n, uint64_t now_ns, struct session_key *ret_key)
 {
 	uint32_t last = n > SESSION_INFER_BLOCKS ? n - SESSION_INFER_BLOCKS : 0;
+	uint64_t keys[TAILS_AHEAD];
+	uint32_t asked = n; /* blocks above it have been asked for */
 	struct session session;
 	struct tail tail;
 
 	for (uint32_t blocks = n; blocks > last; blocks--) {
-		if (tail_find(sessions, scope, chain[blocks - 1], blocks, &tail))
+		for (; asked > last && blocks - asked < TAILS_AHEAD; asked--) {
+			keys[asked % TAILS_AHEAD] = tail_key(sessions, scope, chain[asked - 1]);
+			table_prefetch(&sessions->tails, keys[asked % TAILS_AHEAD]);
+		}
+		if (tail_find(sessions, keys[blocks % TAILS_AHEAD], scope, blocks, &tail))
 			continue;
 		if (session_find(sessions, tail.session, now_ns, &session))
 			continue;
