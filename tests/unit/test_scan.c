@@ -584,8 +584,8 @@ static void a_billing_line_does_not_change_the_chain_nor_hide_the_rest(void **st
 		"{\"system\":\"x-anthropic-billing-header: cch=2;\\nA%s\"}",
 		"{\"system\":\"x-anthropic-billing-header: cch=2;\\nB%s\"}",
 		"{\"system\":\"x-anthropic-billing-heade: cch=2;\\nA%s\"}",
-		"{\"system\":[{\"text\":\"x-anthropic-billing-header: "
-		"cch=3;\"},{\"text\":\"A%s\"}]}",
+		("{\"system\":[{\"text\":\"x-anthropic-billing-header: "
+		 "cch=3;\"},{\"text\":\"A%s\"}]}"),
 	};
 	static struct result results[5];
 
