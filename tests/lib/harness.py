@@ -287,9 +287,15 @@ class Wire:
         return part + mark
 
     def read_exactly(self, count, message=None):
-        while len(self.buffer) < count and self.more():
-            pass
-        part, self.buffer = self.buffer[:count], self.buffer[count:]
+        pieces, have = [], 0  # joined once: a long body must not be copied for each read
+        while have + len(self.buffer) < count:
+            pieces.append(self.buffer)
+            have += len(self.buffer)
+            self.buffer = b""
+            if not self.more():
+                break
+        pieces.append(self.buffer[:count - have])
+        part, self.buffer = b"".join(pieces), self.buffer[count - have:]
         if message is not None:
             message.body += part
             message.times.append(time.monotonic())
