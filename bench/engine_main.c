@@ -27,7 +27,7 @@
 	X(CONTEXT, "context", "TOKENS", "longest prompt plus answer (131072)")                 \
 	X(SEQUENCES, "sequences", "N", "running at once (1024; llamacpp: 4)")                  \
 	X(BUDGET, "budget", "TOKENS", "of one step (8192)")                                    \
-	X(CAP, "long-prefill-cap", "TOKENS", "of one prompt in one step (none)")               \
+	X(CAP, "long-prefill-cap", "N", "of one prompt in one step (none)")                    \
 	X(KV, "kv-tokens", "TOKENS", "KV cache (the profile's)")                               \
 	X(IDLE, "idle-close", "S", "close idle connections after S wall seconds (5)")          \
 	X(QUEUED, "max-queued", "N", "refuse when N requests run and wait (no bound)")         \

@@ -15,7 +15,7 @@
 
 enum {
 	OPTIONS_MAX = 64,
-	HELP_COLUMN = 26, /* where phrases begin */
+	HELP_COLUMN = 28, /* where phrases begin */
 	HELP_WIDTH = 80,
 	ID_HELP = 1000, /* beyond any program's own ids */
 	ID_VERSION,
@@ -69,11 +69,9 @@ void opt_print_help(const struct opt_program *program)
 	printf("Usage: %s %s\n%s\n\n", program->name, program->operands, program->purpose);
 	for (const struct opt *opt = program->options; opt->name; opt++)
 		print_option(opt);
-	print_option(&(struct opt){ .name = "help", .letter = 'h', .help = "this text" });
-	print_option(
-		&(struct opt){ .name = "version", .letter = 'V', .help = "version and build" });
+	printf("  -h, --help; -V, --version\n");
 	if (program->examples)
-		printf("\nExamples:\n%s", program->examples);
+		printf("Examples:\n%s", program->examples);
 }
 
 void opt_fail(const struct opt_program *program, const char *format, ...)
