@@ -1,21 +1,26 @@
 /*
- * The event loop's seam: completion-shaped, with two implementations behind it (io_uring, epoll).
+ * The event loop's seam: completion-shaped, with two implementations behind it (io_uring,
+ * epoll).
  *
- * The caller adds a descriptor once and gets a handle; every completion carries the caller's own
- * 64-bit tag (a slot number and generation, never a pointer) and the operation. Rules that both
- * keep:
- *  - received bytes lie in a buffer of the loop's; the caller gives each back with
- * loop_give_back(), now or later (io_uring: buffer ring; epoll: a pool of the same size);
- *  - a send owns the caller's bytes until its LOOP_SENT, which comes when all bytes are out or the
- *    send failed; one send at a time per handle; short sends are continued inside the loop;
- *  - loop_close() cancels whatever is pending, waits for each operation's own last completion,
- * closes the descriptor, then reports LOOP_CLOSED, the last event of that handle. No event but
- * LOOP_SENT (so that the bytes can be freed) and LOOP_CLOSED comes after the call;
- *    After it calls for that handle other than loop_close() and loop_pause() are a bug;
- *  - nothing is delivered from inside a call into the loop, only from loop_turn();
- *  - an error is told once and ends its direction: what remains is loop_close(). A stream's end is
- * told once, too; the other direction goes on. SIGPIPE is never raised;
- *  - one thread makes a loop and turns it, and it does not survive fork(): make it in the child.
+ * The caller adds a descriptor once and gets a handle; every completion carries the operation
+ * and the caller's own 64-bit tag (a slot number and generation, never a pointer). Both loops
+ * keep these rules.
+ *
+ * - Received bytes lie in a buffer of the loop's; the caller gives each back with
+ *   loop_give_back(), now or later (io_uring: a ring of buffers; epoll: a pool of the same
+ *   size).
+ * - A send owns the caller's bytes until its LOOP_SENT, which comes when all bytes are out or
+ *   the send failed; one send at a time per handle; short sends are continued inside the loop.
+ * - loop_close() cancels whatever is pending, waits for each operation's own last completion,
+ *   closes the descriptor, then reports LOOP_CLOSED, the last event of that handle. After the
+ *   call no other event comes but LOOP_SENT, once for a send that was pending, so that its
+ *   bytes can be freed; the memory of a pending fill is free with LOOP_CLOSED. Of calls for
+ *   the handle only loop_close() and loop_pause(), which do nothing more, loop_retag() and
+ *   loop_fd() are legal then.
+ * - Nothing is delivered from inside a call into the loop, only from loop_turn().
+ * - An error is told once and ends its direction; so does a stream's end, and the other
+ *   direction goes on. SIGPIPE is never raised.
+ * - One thread makes a loop and turns it; it does not survive fork(): make it in the child.
  */
 #ifndef TURNWARD_SHM_LOOP_LOOP_H
 #define TURNWARD_SHM_LOOP_LOOP_H
@@ -30,8 +35,7 @@ enum loop_kind { LOOP_AUTO, LOOP_URING, LOOP_EPOLL };
 enum loop_op {
 	LOOP_ACCEPTED,  /* res = the new descriptor (non-blocking, CLOEXEC), or -errno */
 	LOOP_CONNECTED, /* res = 0 or -errno */
-	LOOP_RECEIVED,  /* res = bytes > 0, 0 at end of stream, or -errno; data, buffer valid if > 0
-			 */
+	LOOP_RECEIVED,  /* res = bytes > 0 (then data, buffer are valid), 0 at end, or -errno */
 	LOOP_FILLED,    /* loop_fill(): res = bytes > 0, 0 at end, or -errno */
 	LOOP_SENT,      /* res = all the bytes, or -errno */
 	LOOP_CLOSED,    /* the handle is free again */
@@ -50,7 +54,7 @@ struct loop_event {
 struct loop_params {
 	enum loop_kind kind;
 	unsigned handles_max; /* descriptors at once */
-	unsigned buffers;     /* receive buffers, a power of two */
+	unsigned buffers;     /* receive buffers, a power of two, at most 32768 */
 	unsigned buffer_size; /* bytes of each */
 	unsigned entries;     /* submission queue; halved down to 256 when memory lock is short */
 };
@@ -69,21 +73,27 @@ void loop_free(struct loop *loop);
 enum loop_kind loop_kind_of(const struct loop *loop);
 const char *loop_kind_name(enum loop_kind kind);
 
-/* Takes a non-blocking descriptor; returns a handle >= 0 or -ENFILE. The loop closes it in the end.
+/*
+ * Takes a non-blocking descriptor; returns a handle >= 0, or -ENFILE and leaves the descriptor with
+ * the caller. The loop closes it in the end; loop_free() closes all that are left.
  */
 int loop_add(struct loop *loop, int fd, uint64_t tag);
 void loop_retag(struct loop *loop, int handle, uint64_t tag);
 int loop_fd(const struct loop *loop, int handle);
 
-/* Keeps accepting until loop_pause(). After -EMFILE/-ENFILE the loop stops by itself: resume later.
+/*
+ * Keeps accepting until loop_pause(). An error that it tells (-EMFILE, -ENFILE, -ENOBUFS, -ENOMEM)
+ * ends it: call again later, not at once. Errors of a single connection are passed over.
  */
 void loop_accept(struct loop *loop, int handle);
+
 /* -EAGAIN tells that a Unix listener's queue is full. Sending waits for LOOP_CONNECTED. */
 void loop_connect(struct loop *loop, int handle, const struct sockaddr *addr, socklen_t len);
 
 /*
  * Starts a stream of LOOP_RECEIVED events (multishot) that lasts until end of stream, an error or
- * loop_pause(). When buffers run out it resumes by itself once one is given back. Idempotent.
+ * loop_pause(). When buffers run out it resumes by itself once one is given back. Idempotent; after
+ * the stream's end or error it does nothing.
  */
 void loop_receive(struct loop *loop, int handle);
 
@@ -124,8 +134,7 @@ int loop_turn(struct loop *loop, uint64_t timeout_ns);
 
 struct loop_stats {
 	uint64_t turns, events, receives, sends, buffers_exhausted, overflows;
-	uint64_t
-		late; /* completions for a former owner of a handle, dropped: 0 on a sound kernel */
+	uint64_t late;        /* completions nobody awaited, dropped: 0 on a sound kernel */
 	unsigned buffers_out; /* not given back yet */
 };
 void loop_stats_get(const struct loop *loop, struct loop_stats *ret_stats);

@@ -121,8 +121,7 @@ static int arm_stream(struct trial *t)
 	return 0;
 }
 
-/* One message through the armed stream: its length, a buffer of ours with its bytes, armed still.
- */
+/* One message through the armed stream: a buffer of ours with its bytes, and armed still. */
 static int check_message(struct trial *t, const char *text, bool written)
 {
 	int len = (int)strlen(text), res;

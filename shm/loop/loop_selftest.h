@@ -1,5 +1,4 @@
-/* Does this kernel's io_uring do what the loop relies on? Asked once, before the first descriptor.
- */
+/* Does this kernel's io_uring do what the loop relies on? Asked before the first descriptor. */
 #ifndef TURNWARD_SHM_LOOP_LOOP_SELFTEST_H
 #define TURNWARD_SHM_LOOP_LOOP_SELFTEST_H
 

@@ -345,8 +345,7 @@ static bool arm(struct loop *loop, int handle, enum loop_want want)
 	return true;
 }
 
-/* `target` 0 = everything on the descriptor. The cancel is itself armed, since it names the number.
- */
+/* `target` 0 = all on the descriptor. The cancel is armed itself, since it names the number. */
 static bool arm_cancel(struct loop *loop, int handle, enum loop_want target)
 {
 	struct loop_handle *h = &loop->handles[handle];
@@ -563,8 +562,7 @@ static void complete_watch(struct loop *loop, int handle, int res, unsigned flag
 	loop_deliver(loop, handle, LOOP_READABLE, res < 0 ? res : 0);
 }
 
-/* "Found" is not "finished": what is still armed now is tried again unless its end is at hand, too.
- */
+/* "Found" is not "finished": what is still armed in the next turn is cancelled again. */
 static void complete_cancel(struct loop *loop, int handle)
 {
 	struct loop_handle *h = &loop->handles[handle];

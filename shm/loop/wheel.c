@@ -1,5 +1,4 @@
-/* The timer wheel: arming and disarming touch one list, expiry walks only slots with something due.
- */
+/* The timer wheel: arming touches one list, expiry walks only slots with something due. */
 #include "shm/loop/wheel.h"
 
 #include <assert.h>
