@@ -408,7 +408,7 @@ static void on_received(struct conn *c, const struct loop_event *event)
 	struct engine_world *w = c->engine->world;
 
 	if (event->res > 0) {
-		if (c->state != CONN_CLOSING)
+		if (c->state != CONN_CLOSING && !c->close_after)
 			on_bytes(c, (const char *)event->data, (size_t)event->res);
 		loop_give_back(w->loop, event->buffer);
 	} else {

@@ -75,6 +75,24 @@ double model_iteration_s(const struct model_profile *profile, uint64_t tokens, d
 	       profile->overhead_s;
 }
 
+double model_prefill_s(const struct model_profile *profile, const struct model_options *options,
+		       uint32_t cached, uint32_t tokens)
+{
+	uint32_t budget = options && options->budget_tokens ? options->budget_tokens : MODEL_BUDGET;
+	uint32_t cap = options && options->long_prefill_cap ? options->long_prefill_cap : budget;
+	double seconds = 0;
+
+	budget = cap < budget ? cap : budget;
+	while (cached < tokens) {
+		uint32_t chunk = tokens - cached < budget ? tokens - cached : budget;
+		double before = cached, after = before + chunk;
+
+		seconds += model_iteration_s(profile, chunk, after * after - before * before, 0);
+		cached += chunk;
+	}
+	return options && options->slowdown > 0 ? seconds * options->slowdown : seconds;
+}
+
 uint64_t model_block_hash(uint64_t before, const uint32_t ids[MODEL_BLOCK])
 {
 	uint64_t hash = XXH3_64bits_withSeed(ids, MODEL_BLOCK * sizeof(ids[0]), before);
@@ -612,6 +630,29 @@ uint64_t model_waiting_uncached(const struct model *m)
 	for (const struct model_request *r = m->waiting; r; r = r->next)
 		tokens += known(r) - cached_blocks(m, r, &idle) * MODEL_BLOCK;
 	return tokens;
+}
+
+uint32_t model_import(struct model *m, uint64_t salt, const uint32_t *prompt, uint32_t tokens)
+{
+	uint32_t most = tokens / MODEL_BLOCK, n = 0;
+	uint32_t *held = malloc((most + 1) * sizeof(*held));
+
+	for (uint64_t hash = salt; held && n < most; n++) {
+		hash = model_block_hash(hash, prompt + n * MODEL_BLOCK);
+		held[n] = kv_find(&m->kv, hash);
+		if (held[n] != KV_NONE) {
+			kv_hold(&m->kv, held[n]);
+		} else if (m->kv.idle > 0) {
+			held[n] = kv_take(&m->kv);
+			kv_name(&m->kv, held[n], hash);
+		} else {
+			break;
+		}
+	}
+	for (uint32_t i = n; i > 0; i--)
+		kv_drop(&m->kv, held[i - 1]);
+	free(held);
+	return n * MODEL_BLOCK;
 }
 
 void model_forget(struct model *m)

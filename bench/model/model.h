@@ -76,6 +76,11 @@ struct model_options {
 double model_iteration_s(const struct model_profile *profile, uint64_t tokens, double pairs,
 			 double decode_context);
 
+/* Seconds to a lone prompt's first token on an idle engine: `cached` of `tokens` are there already.
+ */
+double model_prefill_s(const struct model_profile *profile, const struct model_options *options,
+		       uint32_t cached, uint32_t tokens);
+
 /* Chained hash of one full block; the first block's `before` is the salt (0 without one). */
 uint64_t model_block_hash(uint64_t before, const uint32_t ids[MODEL_BLOCK]);
 
@@ -200,6 +205,13 @@ uint32_t model_probe(const struct model *model, uint64_t salt, const uint32_t *p
 
 /* Uncached tokens of all waiting requests, as of now: what SGLang reports and vLLM does not. */
 uint64_t model_waiting_uncached(const struct model *model);
+
+/*
+ * Makes a prefix findable as if it had been pulled from another engine's cache, as far as idle
+ * blocks go; what the transfer costs is the caller's business. Returns the tokens of it that are
+ * cached now.
+ */
+uint32_t model_import(struct model *model, uint64_t salt, const uint32_t *prompt, uint32_t tokens);
 
 /* Drops every cached block nobody holds (an engine restarted, a laboratory arm started afresh). */
 void model_forget(struct model *model);

@@ -306,6 +306,41 @@ def a_llamacpp_engine_runs_what_its_client_left(t):
 
 
 @case
+def a_llamacpp_engine_keeps_a_queued_stream_until_its_slot(t):
+    e = engine(t, "--sequences", "1", head="llamacpp")
+    busy = stream(e.address, "/v1/completions", prompt="a", max_tokens=3000)
+    busy.read_until(b"data: ")
+    queued = stream(e.address, "/v1/completions", prompt="b", max_tokens=3000)
+    eventually(lambda: metric(e.address, "llamacpp:requests_deferred") == 1, text="one waits")
+    queued.close()
+    time.sleep(0.3)
+    equal(metric(e.address, "llamacpp:requests_deferred"), 1)
+    busy.close()
+    eventually(lambda: metric(e.address, "llamacpp:requests_deferred") == 0, text="none waits")
+    eventually(lambda: metric(e.address, "llamacpp:requests_processing") == 0, text="none runs")
+
+
+@case
+def an_sglang_engine_notices_late_that_a_client_left(t):
+    e = engine(t, "--speed", "4", head="sglang")
+
+    def running():
+        return ask(e.address, "GET", "/v1/loads").json()["loads"][0]["num_running_reqs"]
+    wire = dial(e.address)
+    wire.send(request_bytes("POST", "/v1/completions",
+                            {"model": MODEL, "prompt": "x", "max_tokens": 100000}))
+    eventually(lambda: running() == 1, text="it runs")
+    left = time.monotonic()
+    wire.close()
+    eventually(lambda: running() == 0, text="it was aborted")
+    check(time.monotonic() - left > 0.4, "two seconds of the model's")
+    wire = stream(e.address, "/v1/completions", prompt="y", max_tokens=100000)
+    wire.read_until(b"data: ")
+    wire.close()
+    eventually(lambda: running() == 0, text="the stream was aborted")
+
+
+@case
 def an_sglang_engine_tells_its_waiting_tokens(t):
     e = engine(t, "--sequences", "1", head="sglang")
     busy = stream(e.address, "/v1/chat/completions", messages=user("a"), max_tokens=3000)

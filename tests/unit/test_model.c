@@ -501,6 +501,41 @@ static void an_abort_frees_in_every_state(void **state)
 	bench_close(&b);
 }
 
+static void the_idle_engines_prefill_time_is_what_a_run_takes(void **state)
+{
+	const struct model_options capped = { .long_prefill_cap = 3000, .slowdown = 2.5 };
+	const struct model_profile *q8b = model_profile_find("q8b");
+	struct bench b;
+
+	bench_open(&b, &capped);
+	submit(&b, 1, text(1, 20000), 20000, 1);
+	run(&b);
+	uint64_t before_ns = b.now_ns;
+	submit(&b, 2, text(1, 20000), 20000, 1);
+	run(&b);
+
+	assert_seconds(first_token_s(&b, 1), model_prefill_s(q8b, &capped, 0, 20000));
+	assert_seconds(first_token_s(&b, 2) - (double)before_ns * 1e-9,
+		       model_prefill_s(q8b, &capped, 19984, 20000));
+	bench_close(&b);
+}
+
+static void a_prefix_pulled_from_elsewhere_hits(void **state)
+{
+	const struct model_options small = { .kv_tokens = 160 };
+	struct bench b;
+
+	bench_open(&b, &small);
+	assert_int_equal(model_import(b.model, 0, text(1, 100), 100), 96);
+	submit(&b, 1, text(1, 110), 110, 1);
+	run(&b);
+	assert_int_equal(model_import(b.model, 0, text(2, 1000), 1000), 160); /* all there is */
+
+	assert_int_equal(event_of(&b, 1, MODEL_FINISHED)->life.cached_tokens, 96);
+	assert_int_equal(model_probe(b.model, 0, text(2, 1000), 1000), 160);
+	bench_close(&b);
+}
+
 static void what_can_never_run_is_refused(void **state)
 {
 	const struct model_options small = { .kv_tokens = 128 };
@@ -621,6 +656,8 @@ int main(void)
 		CLAIM(blocks_in_use_are_the_sum_over_live_requests),
 		CLAIM(an_abort_in_mid_prefill_keeps_what_was_computed),
 		CLAIM(an_abort_frees_in_every_state),
+		CLAIM(the_idle_engines_prefill_time_is_what_a_run_takes),
+		CLAIM(a_prefix_pulled_from_elsewhere_hits),
 		CLAIM(what_can_never_run_is_refused),
 		CLAIM(the_gauges_show_the_rest_of_a_running_prefill),
 		CLAIM(the_books_balance_whatever_happens),
