@@ -520,6 +520,12 @@ static int unknown_key(struct reader *r, const char *name)
 			near ? near : "", near ? "?" : "");
 }
 
+/* Secrets are in no message. */
+static const char *shown(const struct conf_key *key, const char *value)
+{
+	return key->flags & CONF_SECRET ? "***" : value;
+}
+
 /* Where the value stands in the raw line, for the column. */
 static const char *value_in(const struct reader *r, const char *value)
 {
@@ -555,13 +561,14 @@ static int on_key(void *user, const char *section, const char *name, const char 
 	if (!named) {
 		conf->origin[i] = CONF_FILE;
 		if (conf_value(&conf->keys[i], r->settings, value, why, sizeof(why)))
-			return complain(r, value_in(r, value), "%s = %s: %s", name, value, why);
+			return complain(r, value_in(r, value), "%s = %s: %s", name,
+					shown(&conf->keys[i], value), why);
 		return 1;
 	}
 	if (!r->on_entry ||
 	    !r->on_entry(r->ctx, r->section, r->title, &conf->keys[i], value, &entry_why))
 		return 1;
-	return complain(r, value_in(r, value), "%s = %s: %s", name, value,
+	return complain(r, value_in(r, value), "%s = %s: %s", name, shown(&conf->keys[i], value),
 			entry_why ? entry_why : "refused");
 }
 
@@ -614,7 +621,8 @@ static int set_one(struct conf *conf, void *settings, const char *section, const
 		return -EINVAL;
 	}
 	if (conf_value(&conf->keys[i], settings, value, why, sizeof(why))) {
-		snprintf(conf->error, sizeof(conf->error), "%s = %s: %s", name, value, why);
+		snprintf(conf->error, sizeof(conf->error), "%s = %s: %s", name,
+			 shown(&conf->keys[i], value), why);
 		return -EINVAL;
 	}
 	conf->origin[i] = CONF_OPTION;

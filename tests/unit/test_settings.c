@@ -244,6 +244,16 @@ static void secrets_are_never_shown(void **state)
 	fclose(out);
 
 	assert_null(strstr(shown, "canary"));
+
+	/* Not even when they are refused. */
+	static char text[230] = "engine_key=canary";
+
+	memset(text + strlen(text), 'y', 200);
+	given.nr = 0;
+	settings_note(&given, SETTINGS_OPT_SET, text);
+	assert_int_equal(settings_load(&settings, &conf, &given), -EDOM);
+	assert_null(strstr(conf.error, "canary"));
+	assert_non_null(strstr(conf.error, "engine_key = ***"));
 	assert_non_null(strstr(shown, "\nengine_key = *** # F:2\n"));
 	assert_non_null(strstr(shown, "\nlisten = :7 # F:3\n"));
 	assert_non_null(strstr(shown, "\ndebug_headers = yes # option\n"));
