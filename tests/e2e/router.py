@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The path of a request through the router: routing, relaying, faults of either side, on both loops."""
+"""A request's path through the router: routing, relaying, faults of either side, on both loops."""
 import json
 import os
 import signal
@@ -290,7 +290,8 @@ def a_refusal_is_tried_on_one_other_engine_once(t, io):
     check(len(full.completions()) >= 1, "never tried")
     router2 = t.router(full, args=("--io", io, "--region", t.path("other")))
     answer = ask(router2.address, "POST", CHAT, chat())
-    equal((answer.status, answer.json()["error"]["message"]), (503, "full"), "the last engine's word")
+    equal((answer.status, answer.json()["error"]["message"]), (503, "full"),
+          "the last engine's word")
 
 
 @on_both_loops
@@ -403,7 +404,8 @@ def junk_on_any_port_harms_nobody(t, io):
     seeds = [os.urandom(n) for n in (1, 7, 100, 5000, 70000)] + [
         b"GET / HTTP/1.1\r\n\r\n", b"\r\n" * 5000, b"POST / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
         b"GET " + b"/" * 40000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01\x02\x00\x01",
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"]
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"zz\r\n"]
     for address in (router.address, router.admin):
         for junk in seeds:
             wire = dial(address)
