@@ -538,6 +538,37 @@ static void writers_that_are_killed_leave_an_index_that_works(void **state)
 	munmap((void *)done, sizeof(*done));
 }
 
+static void a_reader_beside_a_busy_writer_is_never_led_astray(void **state)
+{
+	uint64_t chain[LONGEST], never[50];
+	struct prefix_index view;
+	unsigned seed = 23;
+	uint64_t hits = 0;
+	_Atomic uint32_t *done = mmap(NULL, sizeof(*done), PROT_READ | PROT_WRITE,
+				      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t pid = fork();
+
+	if (pid == 0)
+		write_for_ever(5, done);
+	assert_true(pid > 0);
+	prompt(999, 1, 0, 50, never);
+	assert_int_equal(prefix_view(&view, mem, size), 0);
+	while (*done < 3000) {
+		uint32_t all[ENGINES], n = random_prompt(&seed, chain);
+
+		prefix_match_all(&view, ENGINES, chain, n, all);
+		for (uint32_t e = 0; e < ENGINES; e++) {
+			assert_true(all[e] <= n);
+			assert_int_equal(prefix_match(&view, e, never, 50), 0);
+			hits += all[e] > 0;
+		}
+	}
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	munmap((void *)done, sizeof(*done));
+	assert_true(hits > 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -559,6 +590,7 @@ int main(void)
 		TEST(random_bytes_are_survived),
 		TEST(a_writer_that_ends_at_any_store_costs_only_what_it_was_at),
 		TEST(writers_that_are_killed_leave_an_index_that_works),
+		TEST(a_reader_beside_a_busy_writer_is_never_led_astray),
 	};
 
 	return cmocka_run_group_tests_name("prefix", tests, NULL, NULL);
