@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -34,7 +35,8 @@
 	X(REFUSE, "refuse-after", "N", "stop listening after N requests for tokens")           \
 	X(FAIL, "fail-head", "N", "close every N-th request for tokens unanswered")            \
 	X(CUT, "cut-after", "N", "break streams off after N tokens")                           \
-	X(IO, "io", "LOOP", "auto, uring, epoll (auto)")
+	X(IO, "io", "LOOP", "auto, uring, epoll (auto)")                                       \
+	X(REALTIME, "realtime", NULL, "SCHED_FIFO where permitted: GPUs need no host CPU")
 #define OPTION_ENUM(id, name, value, help) OPTION_##id,
 enum { OPTION_NONE, ENGINE_OPTIONS(OPTION_ENUM) };
 #define OPTION_ROW(id_, name_, value_, help_) \
@@ -57,6 +59,7 @@ struct setup {
 	struct in_addr host;
 	const char *profiles, *heads, *slowdowns;
 	enum loop_kind io;
+	bool realtime;
 	struct engine_options engine;
 };
 
@@ -125,6 +128,9 @@ static void option_take(struct setup *s, int id, const char *value)
 		break;
 	case OPTION_SLOWDOWN:
 		s->slowdowns = value;
+		break;
+	case OPTION_REALTIME:
+		s->realtime = true;
 		break;
 	case OPTION_IO:
 		s->io = io_of(value);
@@ -394,6 +400,19 @@ static int world_run(struct engine_world *w)
 	return 0;
 }
 
+/*
+ * Eight modelled engines use a tenth of a core and stand for hardware that would use none; on a
+ * busy host the ordinary scheduler makes their steps milliseconds late.
+ */
+static void realtime_ask(void)
+{
+	const struct sched_param param = { .sched_priority = 1 };
+
+	if (sched_setscheduler(0, SCHED_FIFO, &param) < 0)
+		log_say(LOG_WARN, "--realtime: not permitted (%s), steps may end late",
+			strerror(errno));
+}
+
 static void announce(const struct engine_world *w)
 {
 	struct log_line line;
@@ -431,6 +450,8 @@ int main(int argc, char **argv)
 		log_drain(100);
 		return EXIT_RUNTIME;
 	}
+	if (setup.realtime)
+		realtime_ask();
 	announce(w);
 	int err = world_run(w);
 	world_close(w);
