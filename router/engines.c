@@ -20,7 +20,6 @@ enum {
 	SHUT_FIRST_MS = 100, /* after one failed connect; doubles with each further one */
 	SHUT_MAX_MS = 2000,
 	REFUSED_MS = 250, /* after 429 or 503 without Retry-After */
-	ASK_AGAIN_S = 10, /* a list that we asked for ourselves is this old at most */
 	ASK_TIMEOUT_S = 2,
 	AGENT_SILENT_S = 10, /* an agent's list is trusted this long after its last sample */
 };
@@ -404,7 +403,7 @@ void engines_tick(struct worker *w)
 			e->drained = mine.drain != 0;
 		if (!agent_fresh(w, e) &&
 		    (e->source == MODELS_UNKNOWN || e->own_restarts != e->asked_restarts ||
-		     w->now_ns - e->asked_ns > ASK_AGAIN_S * (uint64_t)NS_PER_S))
+		     w->now_ns - e->asked_ns > w->set->models_period))
 			ask_begin(w, e);
 	}
 }

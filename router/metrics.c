@@ -53,6 +53,8 @@ static void counters(struct worker *w, FILE *out)
 /* A gauge with one value per engine. */
 #define ENGINE_GAUGES(X)                                                                           \
 	X("engine_up", "1 if the engine may get new work", engine_open(w, e))                      \
+	X("engine_models_known", "1 if it is known which models it serves",                        \
+	  e->source != MODELS_UNKNOWN)                                                             \
 	X("engine_drained", "1 if the operator has drained it", e->drained)                        \
 	X("engine_inflight_requests", "requests of this router in the engine", sums.requests)      \
 	X("engine_waiting_requests", "of these, without a first token", sums.waiting_requests)     \

@@ -11,7 +11,6 @@
 
 static const char *const io_kinds[] = { "auto", "uring", "epoll", NULL };
 static const char *const half_closes[] = { "abort", "continue", NULL };
-static const char *const stages[] = { "off", "pieces", "requeue", "both", NULL };
 static const char *const log_levels[] = { "error", "warn", "info", "debug", "trace", NULL };
 static const char *const log_formats[] = { "json", "text", NULL };
 static const char *const engine_kinds[] = { "auto", "vllm", "sglang", "llamacpp", NULL };
@@ -57,8 +56,6 @@ const struct conf_key router_keys[] = {
 	  "to connect to an engine" },
 	{ "router", "connections_max", CONF_UINT, AT(connections_max), "10000", 1, 1e6, NULL, 0,
 	  "client connections at once; each may need a second descriptor" },
-	{ "router", "connections_per_address", CONF_UINT, AT(connections_per_address), "0", 0, 1e6,
-	  NULL, R, "of one client address; 0 is no limit" },
 	{ "router", "debug_headers", CONF_BOOL, AT(debug_headers), "no", 0, 0, NULL, R,
 	  "tell clients engine, reason and predicted time in x-turnward-... headers" },
 	{ "router", "decisions", CONF_UINT, AT(decisions), "4096", 64, 1 << 20, NULL, 0,
@@ -69,18 +66,12 @@ const struct conf_key router_keys[] = {
 	  R, "an idle connection to an engine is closed after this; below the engine's own limit" },
 	{ "router", "engine_key", CONF_TEXT, AT(engine_key), "", 0, 0, NULL, R | CONF_SECRET,
 	  "bearer key that engines want from us; with api_keys it replaces the client's" },
-	{ "router", "engine_requests_max", CONF_UINT, AT(engine_requests_max), "1024", 1, 1e6, NULL,
-	  R, "requests in one engine at once; beyond, they wait in the router" },
 	{ "router", "first_byte_timeout", CONF_TIME, AT(first_byte_timeout), "600s", 0.001, 86400,
 	  NULL, F, "from dispatch to the engine's first byte" },
 	{ "router", "forwarded_for", CONF_BOOL, AT(forwarded_for), "no", 0, 0, NULL, R,
 	  "add x-forwarded-for towards engines" },
 	{ "router", "head_timeout", CONF_TIME, AT(head_timeout), "10s", 0.001, 3600, NULL, R,
 	  "from a request's first byte to the end of its head" },
-	{ "router", "health_period", CONF_TIME, AT(health_period), "1s", 0.01, 3600, NULL, R,
-	  "between checks of an engine that does not answer" },
-	{ "router", "health_timeout", CONF_TIME, AT(health_timeout), "2s", 0.01, 3600, NULL, R,
-	  "for one such check" },
 	{ "router", "io", CONF_CHOICE, AT(io), "auto", 0, 0, io_kinds, 0, "event loop" },
 	{ "router", "keepalive_timeout", CONF_TIME, AT(keepalive_timeout), "75s", 0, 86400, NULL, R,
 	  "an idle client connection is closed after this" },
@@ -100,10 +91,6 @@ const struct conf_key router_keys[] = {
 	  "further path prefixes to forward, comma-separated; all opens every path" },
 	{ "router", "prefix_blocks", CONF_UINT, AT(prefix_blocks), "65536", 1024, 262144, NULL, 0,
 	  "room for content blocks per engine in the prefix index" },
-	{ "router", "queue_max", CONF_UINT, AT(queue_max), "1024", 0, 1e6, NULL, R,
-	  "requests that wait for room in an engine; beyond, 429" },
-	{ "router", "queue_timeout", CONF_TIME, AT(queue_timeout), "30s", 0, 86400, NULL, F,
-	  "longest wait for room; then 429 with Retry-After" },
 	{ "router", "receive_buffer_size", CONF_BYTES, AT(receive_buffer_size), "16K", 1024, 65536,
 	  NULL, 0, "of one buffer" },
 	{ "router", "receive_buffers", CONF_UINT, AT(receive_buffers), "1024", 16, 32768, NULL, 0,
@@ -129,12 +116,6 @@ const struct conf_key router_keys[] = {
 	  "moves that the pool may make at once" },
 	{ "policy", "migration_rate", CONF_REAL, AT(migration_rate), "1", 0, 1e6, NULL,
 	  R | CONF_PER_S, "moves that the pool may make in the long run [1/s]" },
-	{ "policy", "overdue_rescue", CONF_TIME, AT(overdue_rescue), "6s", 0, 3600, NULL, F,
-	  "a stream without an event on an engine this much overdue goes elsewhere; 0 is off" },
-	{ "policy", "piece_tokens", CONF_UINT, AT(piece_tokens), "0", 0, 1e6, NULL, R,
-	  "length of staged pieces; 0 is by the engine's step" },
-	{ "policy", "stage", CONF_CHOICE, AT(stage), "off", 0, 0, stages, R,
-	  "how long uncached prompts are let into an engine" },
 	{ "policy", "ttft_quantile", CONF_REAL, AT(ttft_quantile), "0.9", 0.01, 1, NULL, R,
 	  "of recent first tokens, as the policy sees them" },
 	{ "policy", "ttft_window", CONF_TIME, AT(ttft_window), "30s", 0.001, 3600, NULL, F,
@@ -500,6 +481,16 @@ void settings_dump(const struct router_settings *settings, const struct conf *co
 				fprintf(out, "\n");
 			}
 	}
+}
+
+void settings_values(const struct router_settings *settings, FILE *out)
+{
+	for (const struct conf_key *key = router_keys; key->name; key++)
+		if (!(key->flags & CONF_NAMED)) {
+			fprintf(out, "%s.", key->section);
+			dump_key(key, settings, out);
+			fprintf(out, "\n");
+		}
 }
 
 int settings_write_example(int fd)

@@ -25,7 +25,6 @@ enum {
 };
 
 enum settings_half_close { HALF_CLOSE_ABORT, HALF_CLOSE_CONTINUE };
-enum settings_stage { STAGE_OFF, STAGE_PIECES, STAGE_REQUEUE, STAGE_BOTH };
 
 /* An engine as configured; `kind` is in the order of engine_kinds: auto, vllm, sglang, llamacpp. */
 struct settings_engine {
@@ -61,18 +60,15 @@ struct router_settings {
 
 	/* Bounds, in bytes and counts. */
 	uint64_t max_body, body_memory, body_cut_through;
-	uint64_t connections_max, connections_per_address, engine_requests_max;
-	uint64_t queue_max, ring_entries, receive_buffers, receive_buffer_size;
+	uint64_t connections_max, ring_entries, receive_buffers, receive_buffer_size;
 	uint64_t sessions, responses, prefix_blocks, decisions;
 
 	/* Time limits, in nanoseconds. */
 	uint64_t connect_timeout, head_timeout, body_timeout, first_byte_timeout;
 	uint64_t stream_idle_timeout, client_send_timeout, keepalive_timeout, engine_idle_timeout;
-	uint64_t drain_timeout, queue_timeout, health_period, health_timeout, models_period;
+	uint64_t drain_timeout, models_period;
 
 	/* Beside the choice of an engine. */
-	uint64_t overdue_rescue; /* ns; 0 = off */
-	uint64_t stage, piece_tokens;
 	uint64_t ttft_window; /* ns: of the recent first tokens that the policy sees */
 	double ttft_quantile;
 	double migration_rate,
@@ -146,6 +142,9 @@ const char *settings_needs_restart(const struct router_settings *now,
 /* Each key with its value and origin ("# default", "# FILE:LINE", "# option"); secrets starred. */
 void settings_dump(const struct router_settings *settings, const struct conf *conf,
 		   const char *file, FILE *out);
+
+/* Each key and value, a line each, secrets starred: what the region says is in force. */
+void settings_values(const struct router_settings *settings, FILE *out);
 
 /* What router/etc/turnward.conf holds. */
 int settings_write_example(int fd);

@@ -69,12 +69,12 @@ static void sizes_get(const struct worker *w, struct router_file_sizes *s)
 	memset(s, 0, sizeof(*s));
 	s->sessions = (struct router_section_size){
 		sessions_size(set->sessions),
-		region_fingerprint(set->sessions, "session", sizeof(struct session)), set->sessions
+		region_fingerprint(0, "session", sizeof(struct session)), set->sessions
 	};
-	s->responses = (struct router_section_size){ responses_size(set->responses),
-						     region_fingerprint(set->responses, "response",
-									sizeof(struct response)),
-						     set->responses };
+	s->responses = (struct router_section_size){
+		responses_size(set->responses),
+		region_fingerprint(0, "response", sizeof(struct response)), set->responses
+	};
 	s->prefix =
 		(struct router_section_size){ prefix_size(w->prefix_engines, set->prefix_blocks),
 					      region_fingerprint(w->prefix_engines, "prefix",
@@ -87,6 +87,20 @@ static void sizes_get(const struct worker *w, struct router_file_sizes *s)
 	s->journal_records = set->decisions;
 	s->journal_record_size = (journal_decision_size(w->prefix_engines) + 63) / 64 * 64;
 	s->counters = COUNTERS_NR + ENGINE_COUNTERS_NR * STATE_ENGINES_MAX;
+}
+
+/* The configuration's sizes have changed: what the old tables held is taken along. */
+static void migrate(void *ctx, enum router_section section, const void *old_mem, size_t old_size,
+		    void *new_mem, size_t new_size)
+{
+	const struct worker *w = ctx;
+	struct responses from, to;
+
+	if (section == ROUTER_SESSIONS)
+		sessions_move(new_mem, new_size, w->set->sessions, old_mem, old_size);
+	if (section == ROUTER_RESPONSES && responses_view(&from, old_mem, old_size) == 0 &&
+	    responses_clear(&to, new_mem, new_size) == 0)
+		table_copy(&to.table, &from.table);
 }
 
 static void attach_tables(struct worker *w)
@@ -139,6 +153,21 @@ void worker_engines_changed(struct worker *w)
 			w->engines_nr);
 }
 
+/* Every key's value into the region: what explain, status and record show as in force. */
+static void publish_params(struct worker *w)
+{
+	char *text = NULL;
+	size_t len = 0;
+	FILE *out = open_memstream(&text, &len);
+
+	if (!out)
+		return;
+	settings_values(w->set, out);
+	if (fclose(out) == 0)
+		router_file_params_publish(&w->file, text);
+	free(text);
+}
+
 /*
  * What was in flight when an earlier worker died is lost with it: its clients saw their connections
  * cut. Counting it as failed keeps started = completed + failed + aborted + in flight.
@@ -175,7 +204,7 @@ static int open_region(struct worker *w)
 		return -EXIT_CONFIG;
 	}
 	sizes_get(w, &sizes);
-	if (router_file_hold(&w->file, &w->region, &sizes, NULL, NULL, note, error) < 0 ||
+	if (router_file_hold(&w->file, &w->region, &sizes, migrate, w, note, error) < 0 ||
 	    ledger_file_hold(&w->ledger_file, &w->region, LEDGER_NOTES, NOTE_BYTES, error) < 0) {
 		log_say(LOG_ERROR, "%s", error);
 		return -EXIT_REGION;
@@ -185,6 +214,7 @@ static int open_region(struct worker *w)
 	attach_tables(w);
 	worker_engines_changed(w);
 	settle_counters(w);
+	publish_params(w);
 	return 0;
 }
 
@@ -303,6 +333,9 @@ static void signal_event(struct worker *w)
 	struct signalfd_siginfo si;
 
 	while (read(w->signal_fd, &si, sizeof(si)) == sizeof(si)) {
+		/* A signal to the whole group reaches us twice: the supervisor's counts. */
+		if ((pid_t)si.ssi_pid != w->supervisor && getppid() == w->supervisor)
+			continue;
 		if (si.ssi_signo == SIGTERM || si.ssi_signo == SIGINT) {
 			if (w->draining || si.ssi_signo == SIGINT)
 				stop_now(w);
@@ -398,7 +431,7 @@ static int finished(struct worker *w)
 		stop_now(w);
 		return 0;
 	}
-	return w->inflight_nr == 0 && w->conns_nr == 0;
+	return w->conns_nr == w->admin_nr;
 }
 
 static uint64_t wait_ns(const struct worker *w)
@@ -556,6 +589,7 @@ int worker_run(const struct router_settings *settings, const struct listener *li
 	w->prefix_engines = STATE_ENGINES_MAX;
 	if (settings->engines_nr)
 		w->prefix_engines = settings->engines_nr < 8 ? 8 : settings->engines_nr;
+	w->supervisor = getppid();
 	w->random = random_seed();
 	w->id_seed = random_seed();
 	w->now_ns = w->started_ns = clock_ns();

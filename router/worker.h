@@ -25,6 +25,8 @@
 #include "shm/loop/wheel.h"
 #include "shm/region.h"
 
+#include <sys/types.h>
+
 enum { WORKER_LISTENERS_MAX = 16, WORKER_ID_BUCKETS = 4096 };
 
 /* What a completion's tag leads to: a slot number and its generation, never a pointer. */
@@ -57,7 +59,7 @@ struct worker {
 	uint64_t started_ns;
 	uint8_t draining, stopping;
 	uint64_t drain_until_ns;
-	int exit_code;
+	pid_t supervisor;
 
 	struct http_path_rules path_rules;
 	struct api_keys api_keys;
@@ -69,7 +71,8 @@ struct worker {
 	/* pools */
 	struct slab bodies, heads, outs, exchanges, scans, routes;
 	struct conn *conns, *conns_free, *hungry;
-	uint32_t conns_max, conns_nr;
+	uint32_t conns_max, conns_nr,
+		admin_nr; /* those of the admin listener are in conns_nr, too */
 	struct link *links, *links_free;
 	uint32_t links_max, links_nr;
 	struct exchange *inflight;

@@ -235,6 +235,13 @@ static enum conn_state accepted(struct worker *w, struct conn *c, const struct c
 
 static enum conn_state hang_up(struct worker *w, struct conn *c, const struct conn_input *in)
 {
+	/* An end of stream may be a half-close by a client that still reads; the option believes
+	 * it. */
+	if (in->res == 0 && w->set->on_half_close == HALF_CLOSE_CONTINUE && c->x &&
+	    c->x->complete && c->state >= CONN_HOLD && c->state <= CONN_RELAY) {
+		c->close_after = c->gone = 1;
+		return c->state;
+	}
 	if (c->x)
 		exchange_end(w, c, END_CLIENT_GONE);
 	return conn_shut(w, c);
@@ -308,6 +315,7 @@ static enum conn_state close_done(struct worker *w, struct conn *c, const struct
 	c->next = w->conns_free;
 	w->conns_free = c;
 	w->conns_nr--;
+	w->admin_nr -= c->admin;
 	return CONN_FREE;
 }
 
@@ -547,7 +555,8 @@ void conn_accept(struct worker *w, int fd, int admin)
 	w->conns_free = c->next;
 	w->conns_nr++;
 	c->next = NULL;
-	c->admin = admin;
+	c->admin = admin != 0;
+	w->admin_nr += c->admin;
 	c->sending = c->paused = c->filling = c->close_after = c->hungry = c->gone = 0;
 	c->served = 0;
 	c->in_flight = 0;
@@ -571,7 +580,8 @@ void conn_drain_all(struct worker *w)
 	for (uint32_t i = 0; i < w->conns_max; i++) {
 		struct conn *c = &w->conns[i];
 
-		if (c->state == CONN_IDLE && c->early.bytes == 0)
+		/* One that has not yet carried a request may be about to: it is served. */
+		if (c->state == CONN_IDLE && !c->admin && c->served && c->early.bytes == 0)
 			conn_step(w, c, CONN_EV_TIMEOUT, &(struct conn_input){ 0 });
 	}
 }

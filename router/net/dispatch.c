@@ -62,12 +62,28 @@ enum conn_state dispatch_decide(struct worker *w, struct conn *c)
 
 /* ---- sending ---- */
 
+/* The client's address without its port; 0 for a Unix socket. Asked for only with forwarded_for. */
+static int client_address(const struct worker *w, const struct conn *c, char text[ADDR_TEXT_MAX])
+{
+	struct addr peer = { .len = sizeof(peer.sa) };
+	char *colon;
+
+	if (getpeername(loop_fd(w->loop, c->handle), &peer.sa.any, &peer.len) < 0 ||
+	    peer.sa.any.sa_family == AF_UNIX)
+		return 0;
+	addr_text(&peer, text);
+	colon = strrchr(text, ':');
+	if (colon)
+		*colon = 0;
+	return 1;
+}
+
 /* The head as the engine gets it, written anew for each engine: its key may differ. */
 static int write_head(struct worker *w, struct exchange *x)
 {
 	struct engine *e = engine_of(w, x);
 	const char *buf = (const char *)x->head->data;
-	char authorization[320], address[ADDR_TEXT_MAX] = "";
+	char authorization[320], address[ADDR_TEXT_MAX];
 	struct http_forward how = {
 		.framing = x->framing == HTTP_NO_BODY ? HTTP_NO_BODY : HTTP_LENGTH,
 		.content_length = x->framing == HTTP_LENGTH ? x->length : x->received,
@@ -81,7 +97,8 @@ static int write_head(struct worker *w, struct exchange *x)
 	} else if (w->api_keys.nr) {
 		how.authorization = ""; /* the client's key is ours, not the engine's */
 	}
-	(void)address;
+	if (w->set->forwarded_for && client_address(w, x->conn, address))
+		how.client_address = address;
 	if (http_request_parse(&w->head, buf, x->head_len) < 0)
 		return -EPROTO;
 	if (!x->out_head)

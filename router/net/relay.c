@@ -11,6 +11,7 @@
 
 enum {
 	RELAY_PIECES = 32,      /* decoded pieces of one read that make one chunk */
+	RETRY_AFTER_MAX_S = 60, /* an engine is not shut out for longer on its own word */
 	RELAY_INTERIM_MAX = 16, /* 1xx heads that one answer may have */
 };
 
@@ -229,6 +230,22 @@ static void keep_alive_limits(struct worker *w, struct exchange *x, const struct
 		link->idle_ns = limit;
 }
 
+/* Retry-After in seconds; a date, or nothing, leaves the short default. */
+static uint64_t retry_after_ns(const struct http_head *head, const char *buf)
+{
+	const struct http_field *f = http_head_field(head, HTTP_FIELD_RETRY_AFTER);
+	uint64_t s = 0;
+
+	for (uint16_t i = 0; f && i < f->value.len && i < 6; i++) {
+		char d = buf[f->value.at + i];
+
+		if (d < '0' || d > '9')
+			return 0;
+		s = s * 10 + (uint64_t)(d - '0');
+	}
+	return (s < RETRY_AFTER_MAX_S ? s : RETRY_AFTER_MAX_S) * NS_PER_S;
+}
+
 /* A whole head: an interim one is dropped, a refusal may be tried elsewhere, else it is relayed. */
 static enum conn_state head_done(struct worker *w, struct conn *c, const char *buf, size_t head_len,
 				 const uint8_t *rest, size_t rest_len)
@@ -243,7 +260,7 @@ static enum conn_state head_done(struct worker *w, struct conn *c, const char *b
 	x->status = w->head.status;
 	engine_answered(w, &w->engines[x->engine]);
 	if (x->status == 429 || x->status == 503) {
-		engine_refused(w, &w->engines[x->engine], 0);
+		engine_refused(w, &w->engines[x->engine], retry_after_ns(&w->head, buf));
 		next = dispatch_refused(w, c);
 		if (next != CONN_STATES_NR)
 			return next;

@@ -149,6 +149,24 @@ static uint64_t not_zero(uint64_t hash)
 	return hash ? hash : 1;
 }
 
+int sessions_move(void *mem, size_t size, uint64_t entries, const void *old_mem, size_t old_size)
+{
+	const struct session_section *old = old_mem;
+	struct sessions from, to;
+	int err;
+
+	if (old_size < sizeof(*old))
+		return -EPROTO;
+	err = sessions_view(&from, old_mem, old_size, old->entries);
+	if (!err)
+		err = sessions_clear(&to, mem, size, entries, old->secret);
+	if (err)
+		return err;
+	table_copy(&to.table, &from.table);
+	table_copy(&to.tails, &from.tails);
+	return 0;
+}
+
 uint64_t sessions_hash(const struct sessions *sessions, const void *data, size_t len)
 {
 	assert(sessions->section != NULL);

@@ -107,6 +107,12 @@ int sessions_view(struct sessions *ret_sessions, const void *mem, size_t size, u
 int sessions_clear(struct sessions *ret_sessions, void *mem, size_t size, uint64_t entries,
 		   uint64_t secret);
 
+/*
+ * Fills a fresh section (zero memory) with what an older one of another size holds, secret and all;
+ * of too many the youngest stay. -EPROTO: the old memory is no such section.
+ */
+int sessions_move(void *mem, size_t size, uint64_t entries, const void *old_mem, size_t old_size);
+
 /* Keyed hash of anything that must not lie readable in the region (API keys); never 0. */
 uint64_t sessions_hash(const struct sessions *sessions, const void *data, size_t len);
 
