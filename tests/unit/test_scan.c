@@ -642,9 +642,11 @@ static void form_and_order_do_not_change_the_chain(void **state)
 		"\"model\":\"m\"}",
 		" { \"model\" : \"m\" ,\"tools\":[ {\"a\" :1 } ] , \"messages\" : "
 		"[{\"role\":\"user\",\"content\":[\n"
-		"{\"type\":\"text\",\"text\":\"%s\",\"cache_control\":{\"type\":\"ephemeral\"}}]}]"
+		"{\"type\":\"text\",\"text\":\"%s\",\"cache_control\":{\"type\":\"ephemeral\","
+		"\"ttl\":\"1h\"}}]}]"
 		"}",
-		"{\"model\":\"m\",\"tools\":[{\"a\":1,\"cache_control\":{\"type\":\"ephemeral\"}}],"
+		"{\"model\":\"m\",\"tools\":[{\"a\":1,\"cache_control\":{\"type\":\"ephemeral\","
+		"\"ttl\":\"1h\"}}],"
 		"\"input\":[{\"type\":\"message\",\"role\":\"user\",\"id\":\"x\",\"content\":\"%"
 		"s\"}]}",
 		"{\"model\":\"m\",\"tools\":[{\"a\":1}],\"input\":\"%s\",\"temperature\":0}",

@@ -274,6 +274,9 @@ static void lines_end_in_every_way_the_format_allows(void **state)
 	assert_int_equal(seen("data: {\"choices\":\rdata: [{\"text\":\"x\"}]}\r\rdata: [DONE]\r\r"),
 			 TOKENS);
 	assert_int_equal(watch.events, 1);
+	assert_int_equal(seen("event: message_stop\r\ndata: {\r\ndata: }\r\n\r\n"),
+			 CHAT_SEEN_EVENT | CHAT_SEEN_DONE);
+	assert_int_equal(watch.events, 1);
 	assert_int_equal(seen("data\n\ndata: x\n\n: c\n\n\n\n"), CHAT_SEEN_EVENT);
 	assert_int_equal(watch.events, 1);
 }
