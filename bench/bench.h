@@ -1,0 +1,12 @@
+/* Subcommands of turnward-bench: each takes its own command line and returns an exit code. */
+#ifndef TURNWARD_BENCH_BENCH_H
+#define TURNWARD_BENCH_BENCH_H
+
+/* X(name, what it measures): bench_NAME(argc, argv), argv[0] being the subcommand's word. */
+#define BENCH_COMMANDS(X) X(live, "plays agentic sessions against a running router")
+
+#define BENCH_DECLARE(name, purpose) int bench_##name(int argc, char **argv);
+BENCH_COMMANDS(BENCH_DECLARE)
+#undef BENCH_DECLARE
+
+#endif
