@@ -278,7 +278,8 @@ static int parse_http(struct addr_engine *engine, const char *rest, char *why)
 	snprintf(label, sizeof(label), "%s-%d", host, port);
 	if (!engine->named)
 		make_name(engine, label);
-	if (!parse_number(&engine->addr, host, port))
+	/* Known without a look-up, so that a machine without /etc/hosts works, too. */
+	if (!parse_number(&engine->addr, strcasecmp(host, "localhost") ? host : "127.0.0.1", port))
 		return 0;
 	return look_up(&engine->addr, host, port, why);
 }
