@@ -14,8 +14,6 @@ enum {
 	LIMIT_MODEL_NAME = 120,           /* longest model name that can be matched */
 	LIMIT_CONTENT_BLOCKS = 16384,     /* blocks hashed per request; the rest is not indexed */
 	LIMIT_CONTENT_BLOCK_BYTES = 512,  /* per block: ~128 tokens, the index's grain */
-	LIMIT_SSE_EVENT = 64 * 1024,      /* an event is inspected up to here, relayed beyond */
-	LIMIT_USAGE_BYTES = 4096,         /* tail of an answer kept to find `usage` */
 	LIMIT_REQUEST_ID = 64,            /* accepted x-request-id */
 	LIMIT_LEDGERS = 9,                /* the active worker and 8 draining ones */
 };

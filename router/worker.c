@@ -595,6 +595,7 @@ int worker_run(const struct router_settings *settings, const struct listener *li
 	w->now_ns = w->started_ns = clock_ns();
 	w->conns_max = connections_allowed(w);
 	wheel_init(&w->wheel, WHEEL_TICK_NS, w->now_ns);
+	region_guard(); /* a file truncated under us reads as zero, it does not end us */
 	if (slots_init(w) < 0)
 		return EXIT_RUNTIME;
 	paths_init(w);
