@@ -163,6 +163,12 @@ static int take_filled(struct worker *w, struct conn *c, size_t len)
 	size_t n = len < left ? len : left;
 
 	c->fill = NULL;
+	if (x->framing != HTTP_LENGTH) { /* asked for by the request before, see filled_ahead() */
+		int got = take_body(w, c, b->data, len);
+
+		slab_give(&w->bodies, b);
+		return got;
+	}
 	b->start = 0;
 	b->end = n;
 	if (len > n) /* bytes that came in front of the fill made it too long */
