@@ -340,8 +340,7 @@ static enum conn_state body_late(struct worker *w, struct conn *c, const struct 
 
 static enum conn_state hold_late(struct worker *w, struct conn *c, const struct conn_input *in)
 {
-	c->x->route->waited = 1;
-	return dispatch_decide(w, c);
+	return exchange_fail(w, c, c->x->end);
 }
 
 static enum conn_state decide(struct worker *w, struct conn *c, const struct conn_input *in)
@@ -364,29 +363,7 @@ static enum conn_state stream_late(struct worker *w, struct conn *c, const struc
 	return exchange_fail(w, c, END_STREAM_IDLE);
 }
 
-/*
- * A fill whose body the bytes before it completed already: what came is the next request's
- * beginning, or lies within it.
- */
-static enum conn_state filled_ahead(struct worker *w, struct conn *c, const struct conn_input *in)
-{
-	struct block *b = c->fill;
-	const struct conn_input bytes = { .data = b->data, .len = in->len, .res = in->res };
-	enum conn_state next;
-
-	c->fill = NULL;
-	client_read(w, c); /* first: what the bytes begin may pause again */
-	if (c->state == CONN_IDLE)
-		next = intake_idle_bytes(w, c, &bytes);
-	else if (c->state == CONN_HEAD)
-		next = intake_head_bytes(w, c, &bytes);
-	else
-		next = keep_early(w, c, &bytes);
-	slab_give(&w->bodies, b);
-	return next;
-}
-
-/* The same on a connection that closes: bytes that nobody needs. */
+/* A fill that was under way when its request ended early: bytes that nobody needs. */
 static enum conn_state filled_for_nobody(struct worker *w, struct conn *c,
 					 const struct conn_input *in)
 {
@@ -406,10 +383,8 @@ static conn_action *const actions[CONN_STATES_NR][CONN_EVENTS_NR] = {
 	[CONN_IDLE] = { [CONN_EV_CLIENT_BYTES] = intake_idle_bytes,
 			[CONN_EV_CLIENT_GONE] = shut,
 			[CONN_EV_CLIENT_TOOK] = took,
-			[CONN_EV_CLIENT_FILLED] = filled_ahead,
 			[CONN_EV_TIMEOUT] = shut },
 	[CONN_HEAD] = { [CONN_EV_CLIENT_BYTES] = intake_head_bytes,
-			[CONN_EV_CLIENT_FILLED] = filled_ahead,
 			[CONN_EV_CLIENT_GONE] = hang_up,
 			[CONN_EV_TIMEOUT] = head_late,
 			[CONN_EV_CLIENT_TOOK] = took },
@@ -450,7 +425,7 @@ static conn_action *const actions[CONN_STATES_NR][CONN_EVENTS_NR] = {
 			 [CONN_EV_ENGINE_DOWN] = relay_eof,
 			 [CONN_EV_TIMEOUT] = stream_late },
 	[CONN_FLUSH] = { [CONN_EV_CLIENT_BYTES] = keep_early,
-			 [CONN_EV_CLIENT_FILLED] = filled_ahead,
+			 [CONN_EV_CLIENT_FILLED] = filled_for_nobody,
 			 [CONN_EV_CLIENT_GONE] = gone_in_flush,
 			 [CONN_EV_CLIENT_TOOK] = took,
 			 [CONN_EV_TIMEOUT] = shut },

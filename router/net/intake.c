@@ -154,29 +154,35 @@ void intake_read_on(struct worker *w, struct conn *c)
 		  left < block_capacity(&w->bodies) ? left : block_capacity(&w->bodies));
 }
 
+/*
+ * What the stream still held has come in front of a fill, which would now reach into the next
+ * request.
+ */
+static void fill_undo(struct worker *w, struct conn *c)
+{
+	if (!c->filling)
+		return;
+	loop_fill_cancel(w->loop, c->handle);
+	slab_give(&w->bodies, c->fill);
+	c->fill = NULL;
+	c->filling = 0;
+}
+
 /* Bytes that the loop put straight into c->fill. 1, 0 or -enum conn_end as take_body(). */
 static int take_filled(struct worker *w, struct conn *c, size_t len)
 {
 	struct exchange *x = c->x;
 	struct block *b = c->fill;
 	uint64_t left = x->length - x->received;
-	size_t n = len < left ? len : left;
 
+	assert(len <= left);
 	c->fill = NULL;
-	if (x->framing != HTTP_LENGTH) { /* asked for by the request before, see filled_ahead() */
-		int got = take_body(w, c, b->data, len);
-
-		slab_give(&w->bodies, b);
-		return got;
-	}
 	b->start = 0;
-	b->end = n;
-	if (len > n) /* bytes that came in front of the fill made it too long */
-		early_keep(w, c, b->data + n, len - n);
-	scan(x, b->data, n);
+	b->end = len;
+	scan(x, b->data, len);
 	chain_push(&x->body, b);
-	x->received += n;
-	x->bytes_in += n;
+	x->received += len;
+	x->bytes_in += len;
 	return x->received == x->length;
 }
 
@@ -216,6 +222,7 @@ static enum conn_state body_next(struct worker *w, struct conn *c, int got)
 
 enum conn_state intake_body_bytes(struct worker *w, struct conn *c, const struct conn_input *in)
 {
+	fill_undo(w, c);
 	return body_next(w, c, take_body(w, c, in->data, in->len));
 }
 
@@ -249,6 +256,7 @@ enum conn_state intake_late_bytes(struct worker *w, struct conn *c, const struct
 		early_keep(w, c, in->data, in->len);
 		return c->state;
 	}
+	fill_undo(w, c);
 	return late(w, c, take_body(w, c, in->data, in->len));
 }
 

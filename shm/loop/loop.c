@@ -392,6 +392,15 @@ void loop_fill(struct loop *loop, int handle, void *into, size_t len)
 	want(loop, handle, WANT_FILL);
 }
 
+void loop_fill_cancel(struct loop *loop, int handle)
+{
+	struct loop_handle *h = open_handle_of(loop, handle);
+
+	assert((h->wants & WANT_FILL) && !(h->armed & WANT_FILL));
+	h->wants &= ~WANT_FILL;
+	loop->ops->changed(loop, handle, 0);
+}
+
 void loop_send(struct loop *loop, int handle, const struct iovec *iov, int n)
 {
 	struct loop_handle *h = open_handle_of(loop, handle);

@@ -112,6 +112,13 @@ void loop_pause(struct loop *loop, int handle);
 void loop_fill(struct loop *loop, int handle, void *into, size_t len);
 
 /*
+ * Takes back a fill that has not begun: what was still to come of the stream has made its length or
+ * its purpose obsolete. Legal in the turn that asked for it and while a LOOP_RECEIVED of that
+ * handle is delivered: such bytes come before the fill begins.
+ */
+void loop_fill_cancel(struct loop *loop, int handle);
+
+/*
  * Sends iov[0..n), n <= LOOP_IOV_MAX, at least a byte and at most INT_MAX; the array is copied, the
  * bytes are owned until LOOP_SENT.
  */

@@ -734,6 +734,31 @@ static void a_fill_behind_a_paused_stream_gets_the_bytes_that_come_later(void **
 	rig_end(rig);
 }
 
+static void a_fill_taken_back_leaves_its_bytes_to_the_stream(void **state)
+{
+	struct rig *rig = rig_new(state);
+	char part[5] = "?????";
+	int pair[2];
+
+	unix_pair(pair);
+	struct peer *peer = rig_add(rig, pair[0]);
+	loop_receive(rig->loop, peer->handle);
+	settle(rig);
+	assert_int_equal(send(pair[1], "early", 5, 0), 5);
+	loop_pause(rig->loop, peer->handle);
+	loop_fill(rig->loop, peer->handle, part, sizeof(part));
+	loop_fill_cancel(rig->loop, peer->handle);
+	loop_receive(rig->loop, peer->handle);
+	until(rig, peer->bytes == 5);
+	assert_int_equal(send(pair[1], "later", 5, 0), 5);
+	until(rig, peer->bytes == 10);
+
+	assert_int_equal(peer->count[LOOP_FILLED], 0);
+	assert_memory_equal(part, "?????", 5);
+	close(pair[1]);
+	rig_end(rig);
+}
+
 static struct peer *flood_of_test;
 static uint64_t flooded_before_other;
 
@@ -1674,6 +1699,7 @@ int main(void)
 		BOTH(a_large_body_passes_through_fill_and_send_unchanged),
 		BOTH(no_byte_overtakes_another_however_stream_and_fill_alternate),
 		BOTH(a_fill_behind_a_paused_stream_gets_the_bytes_that_come_later),
+		BOTH(a_fill_taken_back_leaves_its_bytes_to_the_stream),
 		BOTH(a_flood_on_one_descriptor_lets_the_others_through),
 		BOTH(a_stopped_reader_bounds_its_buffers_and_holds_up_nobody),
 		BOTH(an_empty_pool_stops_streams_without_spinning_and_all_recover),
