@@ -161,22 +161,12 @@ uint64_t engines_serving(const struct worker *w, const char *model, size_t len)
 	return mask;
 }
 
-int engines_asking(const struct worker *w, int first)
+int engines_asking(const struct worker *w)
 {
 	for (uint32_t i = 0; i < w->engines_nr; i++)
-		if (w->engines[i].ask.link && (!first || w->engines[i].source == MODELS_UNKNOWN))
+		if (w->engines[i].ask.link)
 			return 1;
 	return 0;
-}
-
-uint64_t engines_unlisted(const struct worker *w)
-{
-	uint64_t mask = 0;
-
-	for (uint32_t i = 0; i < w->engines_nr; i++)
-		if (w->engines[i].source == MODELS_UNKNOWN && !w->engines[i].gone)
-			mask |= 1ull << i;
-	return mask;
 }
 
 /* ---- questions of our own ---- */
