@@ -34,7 +34,8 @@ def engine_new(t, *args):
 
 
 def agent_new(t, name, engine, *args):
-    return t.start("turnward-agent", "--engine", f"{name}={engine.url}", "--region", t.region, *args)
+    return t.start("turnward-agent", "--engine", f"{name}={engine.url}", "--region", t.region,
+                   *args)
 
 
 class World:
