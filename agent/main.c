@@ -315,7 +315,6 @@ static void agent_init(struct agent *agent)
 	struct sampler_io io = { agent, io_fetch, io_now, io_wall };
 	char why[GPU_WHY_MAX];
 
-	signals_set(&agent->wait_mask);
 	if (http_client_init(&agent->http, &o->engine, o->key[0] ? o->key : NULL) < 0)
 		abort(); /* a megabyte at start */
 	agent->http.wait_mask = &agent->wait_mask;
@@ -438,6 +437,7 @@ int main(int argc, char **argv)
 {
 	static struct agent agent;
 
+	signals_set(&agent.wait_mask); /* first: from the first instant on a stop is clean */
 	options_read(&agent.options, argc, argv);
 	log_open(program.name, agent.options.log_level);
 	int code = agent.options.once ? run_once(&agent) : start(&agent);

@@ -161,12 +161,22 @@ uint64_t engines_serving(const struct worker *w, const char *model, size_t len)
 	return mask;
 }
 
-int engines_asking(const struct worker *w)
+int engines_asking(const struct worker *w, int first)
 {
 	for (uint32_t i = 0; i < w->engines_nr; i++)
-		if (w->engines[i].ask.link)
+		if (w->engines[i].ask.link && (!first || w->engines[i].source == MODELS_UNKNOWN))
 			return 1;
 	return 0;
+}
+
+uint64_t engines_unlisted(const struct worker *w)
+{
+	uint64_t mask = 0;
+
+	for (uint32_t i = 0; i < w->engines_nr; i++)
+		if (w->engines[i].source == MODELS_UNKNOWN && !w->engines[i].gone)
+			mask |= 1ull << i;
+	return mask;
 }
 
 /* ---- questions of our own ---- */

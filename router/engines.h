@@ -104,8 +104,11 @@ void engines_read(struct worker *w);
 /* Bit mask of engines that serve the model; all that take any name included. len 0 = any engine. */
 uint64_t engines_serving(const struct worker *w, const char *model, size_t len);
 
-/* 1 if some engine's list is not known yet or being asked again, so that a 404 would be early. */
-int engines_asking(const struct worker *w);
+/* 1 if some engine is being asked for its list; with `first`, one of which no list is known yet. */
+int engines_asking(const struct worker *w, int first);
+
+/* Those whose list could not be had so far. */
+uint64_t engines_unlisted(const struct worker *w);
 
 /* Asks every engine without an agent for its models (again). */
 void engines_ask(struct worker *w);

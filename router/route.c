@@ -465,6 +465,9 @@ static int find_candidates(struct worker *w, struct exchange *x)
 		engines_serving(w, q->model, r->scanned && !q->model_long ? q->model_len : 0);
 	if (q->model_long)
 		r->candidates = 0;
+	/* A worker that has just started: the session's home may be among those not yet known. */
+	if (!r->waited && engines_asking(w, 1))
+		return ROUTE_HOLD;
 	if (r->candidates)
 		return 0;
 	if (w->engines_nr == 0)
@@ -473,7 +476,11 @@ static int find_candidates(struct worker *w, struct exchange *x)
 		r->refreshed = 1;
 		engines_ask(w);
 	}
-	return engines_asking(w) ? ROUTE_HOLD : -END_MODEL;
+	if (!r->waited && engines_asking(w, 0))
+		return ROUTE_HOLD;
+	/* One whose list cannot be had takes any name. */
+	r->candidates = q->model_long ? 0 : engines_unlisted(w);
+	return r->candidates ? 0 : -END_MODEL;
 }
 
 int route_decide(struct worker *w, struct exchange *x)

@@ -33,6 +33,7 @@ struct route {
 	uint8_t chain_small; /* its block is of the output pool */
 	uint8_t scanned;     /* `request` is valid */
 	uint8_t has_session;
+	uint8_t waited;      /* long enough for lists of models: decides with what is known */
 	uint8_t refreshed;  /* engines have been asked for their models because of it */
 	uint8_t exact_base; /* prompt_tokens builds on an exact count */
 	uint8_t dispatched; /* a ticket is in the books */

@@ -340,7 +340,8 @@ static enum conn_state body_late(struct worker *w, struct conn *c, const struct 
 
 static enum conn_state hold_late(struct worker *w, struct conn *c, const struct conn_input *in)
 {
-	return exchange_fail(w, c, c->x->end);
+	c->x->route->waited = 1;
+	return dispatch_decide(w, c);
 }
 
 static enum conn_state decide(struct worker *w, struct conn *c, const struct conn_input *in)

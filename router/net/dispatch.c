@@ -47,7 +47,6 @@ enum conn_state dispatch_decide(struct worker *w, struct conn *c)
 	int engine = route_decide(w, x);
 
 	if (engine == ROUTE_HOLD) {
-		x->end = END_MODEL;
 		client_timer(w, c, w->set->connect_timeout);
 		return CONN_HOLD;
 	}
