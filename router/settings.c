@@ -67,7 +67,7 @@ const struct conf_key router_keys[] = {
 	{ "router", "engine_key", CONF_TEXT, AT(engine_key), "", 0, 0, NULL, R | CONF_SECRET,
 	  "bearer key that engines want from us; with api_keys it replaces the client's" },
 	{ "router", "first_byte_timeout", CONF_TIME, AT(first_byte_timeout), "600s", 0.001, 86400,
-	  NULL, F, "from dispatch to the engine's first byte" },
+	  NULL, F, "from dispatch to the engine's first byte, and on to a stream's first token" },
 	{ "router", "forwarded_for", CONF_BOOL, AT(forwarded_for), "no", 0, 0, NULL, R,
 	  "add x-forwarded-for towards engines" },
 	{ "router", "head_timeout", CONF_TIME, AT(head_timeout), "10s", 0.001, 3600, NULL, R,
@@ -108,7 +108,7 @@ const struct conf_key router_keys[] = {
 	{ "router", "sessions", CONF_UINT, AT(sessions), "65536", 64, 1 << 24, NULL, 0,
 	  "sessions whose home and length are remembered" },
 	{ "router", "stream_idle_timeout", CONF_TIME, AT(stream_idle_timeout), "60s", 0.001, 86400,
-	  NULL, F, "longest pause within an engine's answer" },
+	  NULL, F, "longest pause within an engine's answer once it has begun" },
 	{ "router", "time_scale", CONF_REAL, AT(time_scale), "1", 0.001, 1000, NULL, R,
 	  "for engines this much faster than life: divides their times, multiplies their rates" },
 

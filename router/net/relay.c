@@ -31,6 +31,18 @@ static void press_back(struct worker *w, struct conn *c)
 	}
 }
 
+/*
+ * vLLM sends its head at once and computes the prompt after it: until a stream's first token the
+ * wait is that for the first byte, however long the queue in front of it.
+ */
+static void wait_on(struct worker *w, struct conn *c)
+{
+	const struct exchange *x = c->x;
+	bool token_due = x->generates && x->sse && !x->first_token_ns;
+
+	client_timer(w, c, token_due ? w->set->first_byte_timeout : w->set->stream_idle_timeout);
+}
+
 void relay_client_took(struct worker *w, struct conn *c)
 {
 	struct exchange *x = c->x;
@@ -38,7 +50,7 @@ void relay_client_took(struct worker *w, struct conn *c)
 	if (engine_paused(x) && x->link && c->out.bytes < LIMIT_STREAM_BUFFER / 2) {
 		x->engine_paused = 0;
 		loop_receive(w->loop, x->link->handle);
-		client_timer(w, c, w->set->stream_idle_timeout);
+		wait_on(w, c);
 	}
 }
 
@@ -145,7 +157,7 @@ static enum conn_state body_bytes(struct worker *w, struct conn *c, const uint8_
 	}
 	out_pump(w, c);
 	press_back(w, c);
-	client_timer(w, c, w->set->stream_idle_timeout);
+	wait_on(w, c);
 	return CONN_RELAY;
 }
 

@@ -115,4 +115,18 @@ def large_bodies_follow_each_other_on_one_connection(t):
         equal(wire.read_response().status, 200, f"status after {size} bytes")
 
 
+@case
+def a_stream_may_wait_for_its_first_token_longer_than_for_others(t):
+    """An engine that sends its head at once computes the prompt after it."""
+    def script(wire, request):
+        wire.send(STREAM_HEAD)
+        time.sleep(0.6)
+        wire.send(token("a") + DONE)
+        return True
+    router = t.router(t.engine(script), args=("--set", "stream_idle_timeout=150ms"))
+    body = {"messages": [{"role": "user", "content": "x"}], "model": "m", "stream": True}
+    answer = ask(router.address, "POST", "/v1/chat/completions", body)
+    check(answer.complete, "the stream was cut before its first token")
+
+
 main()
