@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Makes a tiny chat model of random weights, the same one for every engine.
+
+    tiny_model.py FOLDER       config, tokenizer and weights in FOLDER, for vLLM and SGLang;
+                               FOLDER/tiny.gguf for llama.cpp
+
+Nothing is fetched: the tokenizer is trained here, on the texts of Python's own help. Its words are
+noise, but of a useful kind: a greedy answer (temperature 0) never ends early, is printable ASCII,
+and is the same on every engine, so a test knows how long an answer must be and sees mixed-up text.
+Needs numpy, tokenizers, safetensors and gguf. Same Python, same bytes.
+"""
+import json
+import os
+import pydoc_data.topics
+import shutil
+import sys
+import tempfile
+
+SEED = 1
+LAYERS, WIDTH, HEADS, HEAD_SIZE, INNER = 2, 64, 2, 32, 128
+VOCABULARY = 2048
+CONTEXT = 32768
+NORM_EPSILON, ROPE_BASE = 1e-6, 1e6
+END_OF_TEXT, TURN, END_OF_TURN = SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+# Engines cut words as Qwen2 does, whatever the tokenizer's file says; so it is trained that way.
+WORDS = "|".join((
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"[^\r\n\p{L}\p{N}]?\p{L}+", r"\p{N}",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"))
+# A turn's prompt is a prefix of the next turn's, and tools come first.
+TEMPLATE = """\
+{%- if tools %}<|im_start|>system
+Tools:
+{%- for tool in tools %}
+{{ tool | tojson }}
+{%- endfor %}<|im_end|>
+{% endif %}
+{%- for message in messages %}<|im_start|>{{ message['role'] }}
+{{ message['content'] or '' }}
+{%- if message.get('tool_calls') %}{{ message['tool_calls'] | tojson }}{% endif %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+# Per layer: name in safetensors, name in GGUF, rows, columns (None: a vector).
+MATRICES = (
+    ("self_attn.q_proj.weight", "attn_q.weight", WIDTH, WIDTH),
+    ("self_attn.k_proj.weight", "attn_k.weight", WIDTH, WIDTH),
+    ("self_attn.v_proj.weight", "attn_v.weight", WIDTH, WIDTH),
+    ("self_attn.o_proj.weight", "attn_output.weight", WIDTH, WIDTH),
+    ("mlp.gate_proj.weight", "ffn_gate.weight", INNER, WIDTH),
+    ("mlp.up_proj.weight", "ffn_up.weight", INNER, WIDTH),
+    ("mlp.down_proj.weight", "ffn_down.weight", WIDTH, INNER),
+)
+VECTORS = (
+    ("input_layernorm.weight", "attn_norm.weight", 1),
+    ("post_attention_layernorm.weight", "ffn_norm.weight", 1),
+    ("self_attn.q_proj.bias", "attn_q.bias", 0),
+    ("self_attn.k_proj.bias", "attn_k.bias", 0),
+    ("self_attn.v_proj.bias", "attn_v.bias", 0),
+)
+OUTER = (
+    ("model.embed_tokens.weight", "token_embd.weight"),
+    ("model.norm.weight", "output_norm.weight"),
+    ("lm_head.weight", "output.weight"),
+)
+
+
+def tensor_names():
+    """Pairs of names, safetensors' and GGUF's."""
+    yield from OUTER
+    for layer in range(LAYERS):
+        for names in MATRICES + VECTORS:
+            yield f"model.layers.{layer}.{names[0]}", f"blk.{layer}.{names[1]}"
+
+
+def train_tokenizer():
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(WORDS), behavior="isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=list(SPECIALS), show_progress=False,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
+    texts = pydoc_data.topics.topics
+    tokenizer.train_from_iterator((texts[name] for name in sorted(texts)), trainer)
+    return tokenizer
+
+
+def is_plain(tokenizer, token):
+    text = tokenizer.decode([token], skip_special_tokens=False)
+    return bool(text) and text not in SPECIALS and all(" " <= c <= "~" for c in text)
+
+
+def draw_weights(tokenizer):
+    """Tensors by safetensors' names; what must never be said gets a score of 0."""
+    import numpy
+
+    random = numpy.random.default_rng(SEED)
+    rows = tokenizer.get_vocab_size()
+
+    def draw(count, columns, scale=None):
+        values = random.standard_normal((count, columns))
+        return (values * (scale or columns ** -0.5)).astype(numpy.float32)
+
+    weights = {"model.embed_tokens.weight": draw(rows, WIDTH, 1.0)}
+    for layer in range(LAYERS):
+        for name, _, count, columns in MATRICES:
+            weights[f"model.layers.{layer}.{name}"] = draw(count, columns)
+        for name, _, value in VECTORS:
+            weights[f"model.layers.{layer}.{name}"] = numpy.full(WIDTH, value, numpy.float32)
+    weights["model.norm.weight"] = numpy.ones(WIDTH, numpy.float32)
+    head = draw(rows, WIDTH, 4 * WIDTH ** -0.5)
+    for token in range(rows):
+        if not is_plain(tokenizer, token):
+            head[token] = 0
+    weights["lm_head.weight"] = head
+    return weights
+
+
+def configuration(tokenizer):
+    return {
+        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "torch_dtype": "float32",
+        "num_hidden_layers": LAYERS, "hidden_size": WIDTH, "intermediate_size": INNER,
+        "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "head_dim": HEAD_SIZE,
+        "vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": CONTEXT,
+        "rope_theta": ROPE_BASE, "rms_norm_eps": NORM_EPSILON, "hidden_act": "silu",
+        "tie_word_embeddings": False, "use_cache": True, "attention_dropout": 0.0,
+        "bos_token_id": None, "eos_token_id": tokenizer.token_to_id(END_OF_TURN),
+    }
+
+
+def write_folder(folder, tokenizer, weights):
+    from safetensors.numpy import save_file
+
+    config = configuration(tokenizer)
+    files = {
+        "config.json": config,
+        "generation_config.json": {"eos_token_id": config["eos_token_id"], "pad_token_id": 0},
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": CONTEXT,
+            "eos_token": END_OF_TURN, "pad_token": END_OF_TEXT,
+            "clean_up_tokenization_spaces": False, "chat_template": TEMPLATE},
+    }
+    for name, content in files.items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+    tokenizer.save(os.path.join(folder, "tokenizer.json"))
+    save_file(weights, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+
+
+def describe_gguf(writer, tokenizer):
+    import gguf
+
+    count = tokenizer.get_vocab_size()
+    names = [tokenizer.id_to_token(token) for token in range(count)]
+    kinds = gguf.TokenType
+    merges = json.loads(tokenizer.to_str())["model"]["merges"]
+    writer.add_name("tiny")
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
+    writer.add_rope_freq_base(ROPE_BASE)
+    writer.add_layer_norm_rms_eps(NORM_EPSILON)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(names)
+    writer.add_token_types([kinds.CONTROL if n in SPECIALS else kinds.NORMAL for n in names])
+    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
+    writer.add_eos_token_id(tokenizer.token_to_id(END_OF_TURN))
+    writer.add_pad_token_id(0)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(TEMPLATE)
+
+
+def write_gguf(path, tokenizer, weights):
+    import gguf
+
+    writer = gguf.GGUFWriter(path, "qwen2")
+    describe_gguf(writer, tokenizer)
+    for name, gguf_name in tensor_names():
+        writer.add_tensor(gguf_name, weights[name])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main(folder):
+    """Writes beside the place and renames, so that the folder is whole or absent."""
+    parent = os.path.dirname(os.path.abspath(folder))
+    os.makedirs(parent, exist_ok=True)
+    draft = tempfile.mkdtemp(dir=parent)
+    os.chmod(draft, 0o755)
+    tokenizer = train_tokenizer()
+    weights = draw_weights(tokenizer)
+    write_folder(draft, tokenizer, weights)
+    write_gguf(os.path.join(draft, "tiny.gguf"), tokenizer, weights)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.rename(draft, folder)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
+    main(sys.argv[1])
