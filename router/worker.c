@@ -30,6 +30,7 @@ enum {
 };
 
 /* A session that is silent for longer has lost its cache anyway. */
+static const uint64_t ACCEPT_SAY_NS = 10ull * NS_PER_S; /* between two lines of the log */
 static const uint64_t SESSION_IDLE_NS = 3600ull * NS_PER_S;
 
 uint64_t worker_random(struct worker *w)
@@ -295,9 +296,10 @@ static void listener_event(struct worker *w, struct listener *l, const struct lo
 		conn_accept(w, ev->res, l->admin);
 		return;
 	}
-	if (ev->res == -EMFILE || ev->res == -ENFILE) {
-		l->accepting = 0; /* taken up again by the tick, when one may have been freed */
-		log_say(LOG_WARN, "no descriptor is left for a connection");
+	l->accepting = 0; /* taken up again by the tick, when something may have been freed */
+	if (w->now_ns >= w->accept_said_ns) {
+		log_say(LOG_WARN, "no connection can be accepted: %s", strerror(-ev->res));
+		w->accept_said_ns = w->now_ns + ACCEPT_SAY_NS;
 	}
 }
 

@@ -57,6 +57,7 @@ struct worker {
 	uint64_t now_ns;   /* CLOCK_MONOTONIC at the start of this turn's deliveries */
 	uint8_t now_fresh; /* read in this turn already */
 	uint64_t started_ns;
+	uint64_t accept_said_ns; /* not before: another word on descriptors that are short */
 	uint8_t draining, stopping;
 	uint64_t drain_until_ns;
 	pid_t supervisor;
@@ -71,6 +72,7 @@ struct worker {
 	/* pools */
 	struct slab bodies, heads, outs, exchanges, scans, routes;
 	struct conn *conns, *conns_free, *hungry;
+	struct conn *eldest; /* of the hungry: reads on although the arena is nearly full */
 	uint32_t conns_max, conns_nr,
 		admin_nr; /* those of the admin listener are in conns_nr, too */
 	struct link *links, *links_free;

@@ -22,6 +22,8 @@ const struct conn_end_info conn_ends[CONN_ENDS_NR] = { CONN_ENDS(END_ROW) };
 #define STATE_ROW(name, text) [CONN_##name] = #name,
 const char *const conn_state_names[CONN_STATES_NR] = { CONN_STATES(STATE_ROW) };
 
+enum { HUNGRY_FED_PERCENT = 85 }; /* of the body arena: below, those that wait read on */
+
 /* ---- those that wait for room in the body arena, first come first served ---- */
 
 void hungry_add(struct worker *w, struct conn *c)
@@ -136,6 +138,8 @@ void exchange_end(struct worker *w, struct conn *c, enum conn_end end)
 	if (x->answer_head)
 		slab_give(&w->heads, x->answer_head);
 	assert(!x->out_head && !x->body.head);
+	if (w->eldest == c)
+		w->eldest = NULL;
 	inflight_remove(w, x);
 	slab_give(&w->exchanges, x);
 	c->x = NULL;
@@ -269,7 +273,8 @@ static enum conn_state relay_took(struct worker *w, struct conn *c, const struct
 
 static enum conn_state keep_early(struct worker *w, struct conn *c, const struct conn_input *in)
 {
-	early_keep(w, c, in->data, in->len);
+	if (!c->close_after)
+		early_keep(w, c, in->data, in->len);
 	return c->state;
 }
 
@@ -331,11 +336,8 @@ static enum conn_state head_late(struct worker *w, struct conn *c, const struct 
 
 static enum conn_state body_late(struct worker *w, struct conn *c, const struct conn_input *in)
 {
-	if (c->hungry) { /* the router itself does not read on: no fault of the client's */
-		client_timer(w, c, w->set->body_timeout);
-		return CONN_BODY;
-	}
-	return exchange_fail(w, c, END_BODY_TIMEOUT);
+	/* Hungry: the router itself did not read on, no fault of the client's. */
+	return exchange_fail(w, c, c->hungry ? END_OVERLOAD : END_BODY_TIMEOUT);
 }
 
 static enum conn_state hold_late(struct worker *w, struct conn *c, const struct conn_input *in)
@@ -352,6 +354,8 @@ static enum conn_state decide(struct worker *w, struct conn *c, const struct con
 static enum conn_state first_byte_late(struct worker *w, struct conn *c,
 				       const struct conn_input *in)
 {
+	if (!c->x->complete)
+		return body_late(w, c, in);
 	return exchange_fail(w, c, END_FIRST_BYTE_TIMEOUT);
 }
 
@@ -456,7 +460,7 @@ static void take_early(struct worker *w, struct conn *c)
 			conn_step(w, c, CONN_EV_CLIENT_BYTES, &in);
 		slab_give(&w->outs, b);
 	}
-	if (c->early.bytes < LIMIT_HEAD_BYTES && c->paused && !c->filling &&
+	if (c->early.bytes < LIMIT_HEAD_BYTES && c->paused && !c->filling && !c->hungry &&
 	    c->state != CONN_CLOSE && c->state != CONN_FREE)
 		client_read(w, c);
 }
@@ -564,15 +568,40 @@ void conn_accept(struct worker *w, int fd, int admin)
 	conn_step(w, c, CONN_EV_ACCEPTED, &(struct conn_input){ 0 });
 }
 
+/* Where not even the eldest finds room, the youngest that waits is refused for it. */
+static void feed_eldest(struct worker *w)
+{
+	struct conn *youngest = NULL;
+
+	if (w->bodies.used < w->bodies.limit) {
+		hungry_remove(w, w->eldest);
+		intake_read_on(w, w->eldest);
+		return;
+	}
+	for (struct conn *c = w->hungry; c; c = c->hungry_next)
+		if (c != w->eldest && c->state == CONN_BODY)
+			youngest = c;
+	if (youngest)
+		conn_step(w, youngest, CONN_EV_TIMEOUT, &(struct conn_input){ 0 });
+}
+
 void conn_feed_hungry(struct worker *w)
 {
-	while (w->hungry && w->bodies.used < w->bodies.limit / 100 * 85) {
-		struct conn *c = w->hungry;
+	struct conn *c;
 
+	while ((c = w->hungry) && (!bodies_beyond(w, HUNGRY_FED_PERCENT) || !w->eldest)) {
 		hungry_remove(w, c);
-		if (c->state != CONN_CLOSE && c->x)
-			intake_read_on(w, c);
+		if (c->state == CONN_CLOSE || !c->x || c->x->complete)
+			continue;
+		/* All wait for each other: the eldest gets the rest of the arena, then the next. */
+		if (bodies_beyond(w, HUNGRY_FED_PERCENT))
+			w->eldest = c;
+		intake_read_on(w, c);
+		if (c->hungry)
+			return; /* no memory at all */
 	}
+	if (w->eldest && w->eldest->hungry)
+		feed_eldest(w);
 }
 
 void conn_drain_all(struct worker *w)

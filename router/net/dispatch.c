@@ -47,7 +47,8 @@ enum conn_state dispatch_decide(struct worker *w, struct conn *c)
 	int engine = route_decide(w, x);
 
 	if (engine == ROUTE_HOLD) {
-		client_timer(w, c, w->set->connect_timeout);
+		if (c->state != CONN_HOLD) /* once: questions that follow prolong nothing */
+			client_timer(w, c, w->set->connect_timeout);
 		return CONN_HOLD;
 	}
 	if (engine < 0)
@@ -192,6 +193,11 @@ void dispatch_forget_body(struct worker *w, struct exchange *x)
 	x->at = NULL;
 }
 
+void dispatch_timer(struct worker *w, struct conn *c)
+{
+	client_timer(w, c, c->x->complete ? w->set->first_byte_timeout : w->set->body_timeout);
+}
+
 enum conn_state dispatch_up(struct worker *w, struct conn *c, const struct conn_input *in)
 {
 	struct exchange *x = c->x;
@@ -204,7 +210,7 @@ enum conn_state dispatch_up(struct worker *w, struct conn *c, const struct conn_
 	}
 	x->sent_ns = w->now_ns;
 	dispatch_pump(w, x);
-	client_timer(w, c, w->set->first_byte_timeout);
+	dispatch_timer(w, c);
 	return CONN_WAIT;
 }
 
@@ -213,6 +219,8 @@ enum conn_state dispatch_took(struct worker *w, struct conn *c, const struct con
 	struct exchange *x = c->x;
 
 	advance(w, x);
+	if (!x->complete)
+		intake_relieve(w, x);
 	dispatch_pump(w, x);
 	return c->state;
 }

@@ -10,9 +10,14 @@
 
 enum {
 	FILL_FROM = 16 * 1024,    /* a rest of the body above this is received in one piece */
-	BODY_HUNGRY_PERCENT = 90, /* of the arena: beyond, bodies are not read on */
+	BODY_HUNGRY_PERCENT = 90, /* of the arena: beyond, bodies are not read on but the eldest */
 	BODY_DROP_PERCENT = 75,   /* beyond, what was sent is not kept for a resend */
 };
+
+int bodies_beyond(const struct worker *w, unsigned percent)
+{
+	return w->bodies.used > w->bodies.limit * percent / 100;
+}
 
 struct exchange *intake_begin(struct worker *w, struct conn *c)
 {
@@ -131,7 +136,7 @@ void intake_read_on(struct worker *w, struct conn *c)
 
 	if (x->complete || c->filling)
 		return;
-	if (w->bodies.used > w->bodies.limit / 100 * BODY_HUNGRY_PERCENT) {
+	if (bodies_beyond(w, BODY_HUNGRY_PERCENT) && w->eldest != c) {
 		if (!c->paused)
 			loop_pause(w->loop, c->handle);
 		c->paused = 1;
@@ -192,7 +197,8 @@ static void body_done(struct worker *w, struct conn *c)
 
 	x->complete = 1;
 	x->body_ns = w->now_ns;
-	client_timer(w, c, 0);
+	if (w->eldest == c)
+		w->eldest = NULL;
 	if (c->early.bytes < LIMIT_HEAD_BYTES)
 		client_read(w, c); /* from here on: to notice that the client leaves */
 }
@@ -231,6 +237,12 @@ enum conn_state intake_filled(struct worker *w, struct conn *c, const struct con
 	return body_next(w, c, take_filled(w, c, in->len));
 }
 
+void intake_relieve(struct worker *w, struct exchange *x)
+{
+	if (bodies_beyond(w, BODY_DROP_PERCENT))
+		dispatch_forget_body(w, x);
+}
+
 /* The body of a request that is already on its way: cut through to the engine. */
 static enum conn_state late(struct worker *w, struct conn *c, int got)
 {
@@ -240,11 +252,12 @@ static enum conn_state late(struct worker *w, struct conn *c, int got)
 		return exchange_fail(w, c, -got);
 	if (got > 0)
 		body_done(w, c);
+	if (c->state == CONN_WAIT)
+		dispatch_timer(w, c);
 	if (c->state == CONN_WAIT || c->state == CONN_RELAY)
 		dispatch_pump(w, x);
 	if (!x->complete) {
-		if (w->bodies.used > w->bodies.limit / 100 * BODY_DROP_PERCENT)
-			dispatch_forget_body(w, x);
+		intake_relieve(w, x);
 		intake_read_on(w, c);
 	}
 	return c->state;

@@ -43,11 +43,16 @@ conn_action intake_idle_bytes, intake_head_bytes, intake_body_bytes, intake_fill
 	intake_late_bytes, intake_late_filled;
 /* Asks for more of the body in the way that suits what is left. */
 void intake_read_on(struct worker *w, struct conn *c);
+/* Where memory is short, what of the body was sent is not kept. */
+void intake_relieve(struct worker *w, struct exchange *x);
+int bodies_beyond(const struct worker *w, unsigned percent); /* of the body arena are in use */
 void scan_release(struct worker *w, struct exchange *x);
 
 /* dispatch.c */
 enum conn_state dispatch_decide(struct worker *w, struct conn *c);
 void dispatch_pump(struct worker *w, struct exchange *x);
+/* In WAIT: for the rest of the body as long as the client sends, then for the engine's answer. */
+void dispatch_timer(struct worker *w, struct conn *c);
 void dispatch_forget_body(struct worker *w, struct exchange *x); /* no resend from here on */
 void dispatch_release(struct worker *w, struct exchange *x);     /* the engine's side, at the end */
 conn_action dispatch_up, dispatch_down, dispatch_closed, dispatch_took, dispatch_broke;

@@ -219,6 +219,65 @@ def pipelined_requests_are_answered_in_order(t, io):
 
 
 @on_both_loops
+def read_ahead_that_ends_within_a_head_is_joined_with_what_follows(t, io):
+    """A body above 16 KiB that lies in the read-ahead: nothing of it is left on the socket."""
+    router = t.router(t.engine(), args=("--io", io))
+    for size in (17000, 25000):
+        third = request_bytes("POST", CHAT, chat("third"))
+        wire = dial(router.address)
+        wire.send(request_bytes("POST", CHAT, chat("first")) +
+                  request_bytes("POST", CHAT, chat("x" * size)) + third[:40])
+        equal([wire.read_response().status for _ in range(2)], [200, 200])
+        time.sleep(0.05)
+        wire.send(third[40:])
+        equal(wire.read_response().status, 200, "the third")
+        wire.send(request_bytes("POST", CHAT, chat("fourth")))
+        equal(wire.read_response().status, 200, "the fourth")
+    equal(metric(router, "worker_starts_total"), 1, "workers")
+    idle(router)
+
+
+@on_both_loops
+def a_body_that_was_cut_through_keeps_every_time_limit(t, io):
+    def silent(wire, request):
+        wire.wait_closed(20)
+        return False
+    router = t.router(t.engine(silent), args=(
+        "--io", io, "--set", "body_cut_through=64K", "--set", "first_byte_timeout=700ms",
+        "--set", "body_timeout=500ms"))
+    body = json.dumps(chat("x" * 300000)).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    wire = dial(router.address)
+    wire.send(head + body[:200000])
+    equal(wire.read_response().status, 408, "a client that stops sending")
+    wire = dial(router.address)
+    wire.send(head + body[:200000])
+    time.sleep(0.1)
+    wire.send(body[200000:])
+    equal(wire.read_response().status, 504, "an engine that does not answer")
+    idle(router)
+
+
+@on_both_loops
+def bodies_that_fill_their_memory_together_do_not_block_each_other(t, io):
+    router = t.router(t.engine(), args=(
+        "--io", io, "--max-body", "1M", "--set", "body_memory=8M", "--set", "body_timeout=9s"))
+    body = json.dumps(chat("x" * 300000)).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    wires = [dial(router.address, 20) for _ in range(48)]
+    for wire in wires:
+        wire.send(head + body[:200000])
+    eventually(lambda: metric(router, 'memory_blocks{pool="bodies"}') > 110, 5, "it is full")
+    start = time.monotonic()
+    for wire in wires:
+        threading.Thread(target=wire.sock.sendall, args=(body[200000:],), daemon=True).start()
+    told = [wire.read_response().status for wire in wires]
+    check(set(told) <= {200, 503} and told.count(200) >= 10, f"answers: {told}")
+    check(time.monotonic() - start < 5 * PATIENCE, "some waited for their time limit")
+    idle(router)
+
+
+@on_both_loops
 def expect_100_continue_is_answered_here(t, io):
     engine = t.engine()
     router = t.router(engine, args=("--io", io))
