@@ -191,7 +191,7 @@ static void find_bound(struct worker *w, struct exchange *x, const uint64_t *epo
 	if (home != SESSION_NO_ENGINE)
 		r->bound = worker_index(w, home);
 	r->session = response.session;
-	r->has_session = 1;
+	r->has_session = r->session.key != 0; /* it may have been made outside of any */
 	r->bound_turn = response.turn + 1;
 	r->bound_tokens = response.tokens;
 }

@@ -136,6 +136,21 @@ def follow_ups_reach_the_engine_that_made_the_response(t, io):
     equal(len(home.completions()), 6, "at home after the crash")
 
 
+@on_both_loops
+def a_response_without_a_session_can_be_continued(t, io):
+    """Nothing in the request names a session, and it has no content to infer one from."""
+    def script(wire, request):
+        wire.send(response_bytes(200, {"id": "resp_x", "object": "response", "output": [],
+                                       "usage": {"input_tokens": 9, "output_tokens": 3}}))
+        return True
+    router = t.router(t.engine(script), args=("--io", io))
+    equal(ask(router.address, "POST", "/v1/responses", {"model": "m"}).status, 200)
+    equal(ask(router.address, "POST", "/v1/responses",
+              {"model": "m", "input": "y", "previous_response_id": "resp_x"}).status, 200)
+    equal(metric(router, "worker_starts_total"), 1, "workers")
+    idle(router)
+
+
 # ---- bodies ----
 
 @on_both_loops
