@@ -436,10 +436,11 @@ static void commit(struct worker *w, struct exchange *x, const struct policy_eng
 	ledger_dispatch(w->ledger, &r->ticket, w->now_ns);
 	r->dispatched = 1;
 	if (choice->move == MOVE_MADE || (x->generates && r->home >= 0 && r->turn > 1 &&
-					  r->home != choice->engine && r->bound < 0)) {
+					  r->home != choice->engine && r->bound < 0))
 		count(&w->counters, COUNTER_migrations, 1);
-		w->move_budget -= 1;
-	}
+	/* Never below 0, which would mean that there is no limit. */
+	if (choice->move == MOVE_MADE)
+		w->move_budget = w->move_budget > 1 ? w->move_budget - 1 : 0;
 	count_engine(&w->counters, e->index, ENGINE_COUNTER_requests, 1);
 	count_engine(&w->counters, e->index, ENGINE_COUNTER_hit_tokens_predicted,
 		     x->generates ? r->hit_tokens : 0);
@@ -451,8 +452,21 @@ static void commit(struct worker *w, struct exchange *x, const struct policy_eng
 					      .chain = r->chain,
 					      .blocks = r->chain_nr };
 
+		r->was_known = session_find(&w->sessions, r->session, w->now_ns, &r->before) == 0;
 		session_note_dispatch(&w->sessions, r->session, r->scope, &d, now);
+		r->moved_home = 1;
 	}
+}
+
+/* The engine has computed nothing of it: the session is still at home where it was. */
+static void session_take_back(struct worker *w, struct exchange *x)
+{
+	struct route *r = x->route;
+
+	if (r->moved_home && !r->token_seen)
+		session_undo_dispatch(&w->sessions, r->session, r->was_known ? &r->before : NULL,
+				      (uint32_t)w->engines[x->engine].region_index, w->now_ns);
+	r->moved_home = 0;
 }
 
 /* Which engines serve it: the mask, ROUTE_HOLD in *ret_err while lists are asked for, or an end. */
@@ -537,6 +551,9 @@ void route_undo(struct worker *w, struct exchange *x)
 
 	ledger_end(w->ledger, &r->ticket, LEDGER_FAILED, w->now_ns);
 	r->dispatched = 0;
+	r->token_seen = 0; /* assumed, as it turns out */
+	x->sent_ns = 0;
+	session_take_back(w, x);
 	if (r->bound == x->engine)
 		r->bound = -1;
 }
@@ -693,6 +710,8 @@ void route_ended(struct worker *w, struct exchange *x)
 			prefill_landed(w, x);
 		ledger_end(w->ledger, &r->ticket, how[outcome], w->now_ns);
 		r->dispatched = 0;
+		if (x->status >= 400)
+			session_take_back(w, x);
 	}
 	if (e && x->answered) {
 		if (outcome == OUTCOME_COMPLETED) {

@@ -33,11 +33,13 @@ struct route {
 	uint8_t chain_small; /* its block is of the output pool */
 	uint8_t scanned;     /* `request` is valid */
 	uint8_t has_session;
-	uint8_t waited;      /* long enough for lists of models: decides with what is known */
+	uint8_t waited;     /* long enough for lists of models: decides with what is known */
 	uint8_t refreshed;  /* engines have been asked for their models because of it */
 	uint8_t exact_base; /* prompt_tokens builds on an exact count */
 	uint8_t dispatched; /* a ticket is in the books */
 	uint8_t token_seen;
+	uint8_t was_known;   /* `before` is valid */
+	uint8_t moved_home;  /* the session has been told of the dispatch */
 	uint64_t candidates; /* bit mask: engines that serve it */
 	int bound;           /* engine that holds its state (response ids), -1 = free */
 	uint64_t bound_turn, bound_tokens; /* that it continues from */
@@ -46,7 +48,8 @@ struct route {
 	uint64_t model_key;
 	uint64_t scope;
 	struct session_key session;
-	int home; /* index into worker.engines, -1 = none */
+	struct session before; /* as it was when this request was dispatched */
+	int home;              /* index into worker.engines, -1 = none */
 	uint32_t turn;
 	struct tokens_prompt prompt;
 	uint32_t prompt_tokens, uncached_tokens, hit_tokens;

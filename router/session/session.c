@@ -370,6 +370,30 @@ int session_note_dispatch(struct sessions *sessions, struct session_key key, uin
 	return moved;
 }
 
+void session_undo_dispatch(struct sessions *sessions, struct session_key key,
+			   const struct session *before, uint32_t engine, uint64_t now_ns)
+{
+	static const struct session unknown = { .engine = SESSION_NO_ENGINE };
+	struct session session;
+
+	if (!before)
+		before = &unknown;
+	if (session_find(sessions, key, now_ns, &session) || session.engine != engine ||
+	    session.dispatches != before->dispatches + 1)
+		return;
+	session.engine = before->engine;
+	session.epoch = before->epoch;
+	session.turn = before->turn;
+	session.class = before->class;
+	session.dispatches = before->dispatches;
+	session.blocks = before->blocks;
+	session.chain = before->chain;
+	session.moves = before->moves;
+	session.last_move_ns = before->last_move_ns;
+	session.moved_turns = before->moved_turns;
+	table_put(&sessions->table, key.key, now_ns, &session, NULL);
+}
+
 void session_note_result(struct sessions *sessions, struct session_key key,
 			 const struct session_result *result, struct session_time now)
 {

@@ -150,6 +150,14 @@ uint32_t session_recent_moves(const struct session *session);
 int session_note_dispatch(struct sessions *sessions, struct session_key key, uint64_t scope,
 			  const struct session_dispatch *dispatch, struct session_time now);
 
+/*
+ * That dispatch came to nothing: the engine did not take it. The session is again where it was
+ * `before` (NULL: it was not known), unless another request of it has left meanwhile. Its results
+ * stay.
+ */
+void session_undo_dispatch(struct sessions *sessions, struct session_key key,
+			   const struct session *before, uint32_t engine, uint64_t now_ns);
+
 /* A request was answered. A result older than the one already noted changes only the averages; one
  * whose session has been evicted meanwhile is dropped. */
 void session_note_result(struct sessions *sessions, struct session_key key,

@@ -151,6 +151,32 @@ def a_response_without_a_session_can_be_continued(t, io):
     idle(router)
 
 
+@on_both_loops
+def a_refused_move_leaves_the_session_at_home(t, io):
+    def refuse(wire, request):
+        if b"refuse" in request.body:
+            wire.send(response_bytes(503, {"error": {"message": "full"}}))
+            return True
+        return FakeEngine.answer_shortly(wire, request)
+    engines = [f"e{i}={t.engine(refuse if i else None).url}" for i in range(2)]
+    router = t.router(*engines, args=("--io", io, "--policy", "round-robin"))
+    models_known(router, 2)
+    text = "the quick brown fox " * 200
+    history = [{"role": "user", "content": text}]
+    homes = []
+    for turn, word in enumerate(("first", "refuse", "again")):
+        body = {"model": "m", "messages": history + [{"role": "user", "content": word}]}
+        fields = {"x-session-id": "s", "x-request-id": f"r{turn}"}
+        equal(ask(router.address, "POST", CHAT, body, fields).status, 200)
+        told = t.run("turnward", "explain", f"r{turn}", "--region", t.region, "--json").json()
+        homes.append((told["home"], told["engine"], told["attempt"]))
+        history = history + [{"role": "user", "content": word},
+                             {"role": "assistant", "content": "ab"}]
+    equal(homes[:2], [(None, "e0", 1), ("e0", "e0", 2)], "home, engine, attempt")
+    equal(homes[2][0], "e0", "home of the third")
+    idle(router)
+
+
 # ---- bodies ----
 
 @on_both_loops
