@@ -27,6 +27,8 @@ enum {
 	FD_RESERVE = 64,  /* files of the region, log, signals */
 	NOTE_BYTES = 256, /* of a record in the ledger's ring */
 	LEDGER_NOTES = 4096,
+	CLOCK_EVENTS =
+		16, /* deliveries that share one reading of the clock: few microseconds each */
 };
 
 /* A session that is silent for longer has lost its cache anyway. */
@@ -353,10 +355,9 @@ static void on_event(void *ctx, const struct loop_event *ev)
 	uint32_t index = (uint32_t)ev->tag;
 	uint16_t generation = (uint16_t)(ev->tag >> 32);
 
-	if (!w->now_fresh) { /* the loop has waited since the last reading */
+	if (w->now_age == 0)
 		w->now_ns = clock_ns();
-		w->now_fresh = 1;
-	}
+	w->now_age = (w->now_age + 1) % CLOCK_EVENTS;
 	switch ((enum worker_tag_kind)(ev->tag >> 48)) {
 	case TAG_CONN:
 		if (w->conns[index].generation == generation)
@@ -380,11 +381,15 @@ static void on_event(void *ctx, const struct loop_event *ev)
 
 /* ---- timers ---- */
 
-static void expire(struct worker *w)
+/*
+ * Fires what was due before the loop was last asked, so that all that had come in time has been
+ * seen: a process that did not run for a while takes nobody else for late.
+ */
+static void expire(struct worker *w, uint64_t asked_ns)
 {
 	struct wheel_timer *t;
 
-	while ((t = wheel_expire(&w->wheel, w->now_ns))) {
+	while ((t = wheel_expire(&w->wheel, asked_ns))) {
 		uintptr_t p = (uintptr_t)t;
 
 		if (p >= (uintptr_t)w->conns && p < (uintptr_t)(w->conns + w->conns_max)) {
@@ -449,9 +454,10 @@ static uint64_t wait_ns(const struct worker *w)
 static int turn(struct worker *w)
 {
 	while (!finished(w)) {
+		uint64_t asked_ns = clock_ns();
 		int err;
 
-		w->now_fresh = 0;
+		w->now_age = 0; /* the loop may wait */
 		err = loop_turn(w->loop, wait_ns(w));
 
 		if (err < 0) {
@@ -459,7 +465,7 @@ static int turn(struct worker *w)
 			return EXIT_RUNTIME;
 		}
 		w->now_ns = clock_ns();
-		expire(w);
+		expire(w, asked_ns);
 		if (w->hungry)
 			conn_feed_hungry(w);
 		periodic(w);

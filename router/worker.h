@@ -54,8 +54,8 @@ struct worker {
 	struct loop *loop;
 	const char *loop_why;
 	struct wheel wheel;
-	uint64_t now_ns;   /* CLOCK_MONOTONIC at the start of this turn's deliveries */
-	uint8_t now_fresh; /* read in this turn already */
+	uint64_t now_ns; /* CLOCK_MONOTONIC, at most CLOCK_EVENTS deliveries old */
+	uint8_t now_age; /* deliveries since it was read */
 	uint64_t started_ns;
 	uint64_t accept_said_ns; /* not before: another word on descriptors that are short */
 	uint8_t draining, stopping;

@@ -25,6 +25,7 @@ enum {
 	BUFFER_GROUP = 1,
 	ENTRIES_MIN = 256,
 	COMPLETIONS_MAX = 65536, /* the kernel's own bound */
+	COLLECTS_MAX = 256,      /* of one turn: then the caller's timers have their turn */
 };
 
 /* What travels in user_data: numbers, no pointer, so that nothing stale can be followed. */
@@ -107,7 +108,7 @@ static int make_ring(struct uring_loop *ur, unsigned entries, unsigned completio
 {
 	struct io_uring_params p = {
 		.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
-			 IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP,
+			 IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP,
 		.cq_entries = completions > 2 * entries ? completions : 2 * entries,
 	};
 
@@ -647,11 +648,29 @@ static int enter(struct loop *loop, uint64_t timeout_ns)
 	}
 }
 
-static int uring_turn(struct loop *loop, uint64_t timeout_ns)
+static void collect(struct loop *loop)
 {
 	struct uring_loop *ur = loop->impl;
 	struct io_uring_cqe *cqe;
 	unsigned head, n = 0;
+
+	io_uring_for_each_cqe(&ur->ring, head, cqe)
+	{
+		complete(loop, cqe);
+		n++;
+	}
+	io_uring_cq_advance(&ur->ring, n);
+}
+
+/* Kernels since 6.13 finish a score of operations an enter; whether more are done a flag tells. */
+static bool more_at_hand(const struct uring_loop *ur)
+{
+	return IO_URING_READ_ONCE(*ur->ring.sq.kflags) & IORING_SQ_TASKRUN;
+}
+
+static int uring_turn(struct loop *loop, uint64_t timeout_ns)
+{
+	struct uring_loop *ur = loop->impl;
 	int err;
 
 	arm_list(loop, LIST_WORK, loop->lists[LIST_WORK].count);
@@ -666,12 +685,11 @@ static int uring_turn(struct loop *loop, uint64_t timeout_ns)
 	err = enter(loop, timeout_ns);
 	if (err)
 		return err;
-	io_uring_for_each_cqe(&ur->ring, head, cqe)
-	{
-		complete(loop, cqe);
-		n++;
+	collect(loop);
+	for (unsigned i = 0; i < COLLECTS_MAX && more_at_hand(ur); i++) {
+		io_uring_get_events(&ur->ring);
+		collect(loop);
 	}
-	io_uring_cq_advance(&ur->ring, n);
 	loop_deliver_done(loop);
 	return 0;
 }

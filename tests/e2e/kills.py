@@ -177,6 +177,21 @@ def a_killed_worker_is_back_at_once_with_its_sessions(t, io):
 
 
 @on_both_loops
+def a_worker_that_was_stopped_takes_nothing_for_late_that_had_come(t, io):
+    world = World(t, io, engines=3, settings=("connect_timeout=0.2s", "engine_idle_timeout=0s"))
+    storm = world.storm("--connections", 300, "--requests", 1000000, "--seconds", 4, "--body",
+                        "200-400", "--tokens", "4-8", "--close", 20)
+    for _ in range(5):  # each request dials: some are dialling whenever it stops
+        time.sleep(0.2)
+        os.kill(world.worker(), signal.SIGSTOP)
+        time.sleep(0.4)
+        os.kill(world.worker(), signal.SIGCONT)
+    clean(world.told(storm))
+    equal(world.metric("engine_connect_failures_total"), 0, "connects taken for failed")
+    at_rest(world)
+
+
+@on_both_loops
 def a_killed_supervisors_worker_ends_what_it_has_and_leaves(t, io):
     world = World(t, io, engines=3, speed=4)
     storm = world.storm("--connections", 60, "--requests", 60, "--body", "200-4000", "--tokens",

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Thousands of clients, a third of which leave at any point: no answer is ever another's, and
 afterwards nothing is left."""
+import json
 import os
 import sys
 
@@ -54,6 +55,25 @@ def engines_that_keep_on_working_for_those_who_left_mix_no_answers(t):
                                   "--seed", 3, "--body", "200-5000"))
     clean(told)
     at_rest(world)
+
+
+@case
+def the_storm_sees_a_foreign_answer_a_cut_one_and_a_byte_too_many(t):
+    text = "waaa wbbb wccc wddd"
+    whole = response_bytes(200, {"choices": [{"message": {"content": text}}]})
+    for script, kind in ((whole, "cross_talk"), (whole[:-1], "cut"), (whole + b"x", "garbage"),
+                         (response_bytes(200, {"choices": []}), "no_value"),
+                         (response_bytes(503, {}), "status"), (b"", "closed_unanswered")):
+        def answer(wire, request, script=script, stay=kind not in ("cut", "closed_unanswered")):
+            wire.send(script)
+            return stay
+        engine = t.engine(answer)
+        storm = t.start("storm", "--address", engine.address, "--requests", 20, "--connections", 4,
+                        "--kinds", "chat", "--body", "200-300")
+        equal(storm.wait(20), 0, "exit")
+        told = json.loads(storm.out[-1])
+        equal({**told["errors"], "cross_talk": told["cross_talk"]},
+              {"cross_talk": 20} if kind == "cross_talk" else {kind: 20, "cross_talk": 0})
 
 
 main()
