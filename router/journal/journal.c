@@ -44,6 +44,24 @@ int journal_is(const void *record, size_t size, enum journal_kind kind, const ch
 	return !id || strcmp(head->id, id) == 0;
 }
 
+static int ends(const char *text, size_t size)
+{
+	return memchr(text, 0, size) != NULL;
+}
+
+/* What readers take for strings are some, what they take for indices lead to engines. */
+static int sound(const struct journal_view *view)
+{
+	const struct policy_choice *choice = &view->choice;
+	int64_t nr = (int64_t)view->decision->engines_nr;
+
+	for (int64_t i = 0; i < nr; i++)
+		if (!ends(view->names[i].name, sizeof(view->names[i].name)))
+			return 0;
+	return ends(view->decision->model, sizeof(view->decision->model)) && choice->engine < nr &&
+	       choice->target < nr && choice->runner_up < nr;
+}
+
 int journal_decision_read(const void *record, size_t size, struct journal_view *ret_view)
 {
 	const struct journal_decision *d = record;
@@ -59,16 +77,20 @@ int journal_decision_read(const void *record, size_t size, struct journal_view *
 	at += d->engines_nr * sizeof(*view.engines);
 	memcpy(&view.choice, d->choice, sizeof(d->choice));
 	memcpy(view.choice.cost, at, d->engines_nr * sizeof(view.choice.cost[0]));
+	if (!sound(&view))
+		return -EPROTO;
 	*ret_view = view;
 	return 0;
 }
 
 int journal_outcome_read(const void *record, size_t size, const struct journal_outcome **ret)
 {
-	if (size < sizeof(struct journal_outcome) ||
-	    !journal_is(record, size, JOURNAL_OUTCOME, NULL))
+	const struct journal_outcome *o = record;
+
+	if (size < sizeof(*o) || !journal_is(record, size, JOURNAL_OUTCOME, NULL) ||
+	    !ends(o->engine, sizeof(o->engine)) || !ends(o->end, sizeof(o->end)))
 		return -EPROTO;
-	*ret = record;
+	*ret = o;
 	return 0;
 }
 

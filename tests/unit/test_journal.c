@@ -1,0 +1,199 @@
+/* Journal records: read back as written, decided again the same, damage refused at any length. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "router/journal/journal.h"
+#include "tests/lib/guard.h"
+#include "tests/lib/unit.h"
+#include "tests/unit/policy_world.h"
+
+static uint8_t record[64 * 1024];
+static struct world world;
+static struct journal_engine names[STATE_ENGINES_MAX];
+
+/* A fleet in which the engines differ, and its decision as a record; returns its size. */
+static size_t decide(unsigned engines)
+{
+	struct journal_decision *d = (void *)record;
+
+	world_init(&world, POLICY_CONTENTION, engines);
+	memset(names, 0, sizeof(names));
+	for (unsigned i = 0; i < engines; i++) {
+		world.engine[i].num_requests = (float)(i * 3 % 5);
+		world.engine[i].pending_prefill_tokens = (float)(1000 * (i * 7 % 11));
+		snprintf(names[i].name, sizeof(names[i].name), "gpu%u", i);
+	}
+	world_settle(&world, (int)(engines - 1), 4);
+	world_choose(&world);
+	memset(record, 0, sizeof(record));
+	snprintf(d->head.id, sizeof(d->head.id), "my-1");
+	d->params = world.params;
+	d->request = world.request;
+	return journal_decision_write(d, sizeof(record), names, world.engine, engines,
+				      &world.choice);
+}
+
+static void a_decision_is_read_back_and_decided_again_the_same(void **state)
+{
+	for (unsigned engines = 1; engines <= STATE_ENGINES_MAX; engines += 7) {
+		size_t size = decide(engines);
+		struct policy_choice choice;
+		struct journal_view view;
+
+		assert_int_equal(size, journal_decision_size(engines));
+		assert_int_equal(journal_decision_read(record, size, &view), 0);
+		assert_int_equal(view.decision->engines_nr, engines);
+		assert_int_equal(view.choice.engine, world.choice.engine);
+		assert_string_equal(view.names[engines - 1].name, names[engines - 1].name);
+		assert_memory_equal(view.engines, world.engine, engines * sizeof(world.engine[0]));
+		assert_int_equal(journal_replay(&view, &choice), 0);
+		assert_int_equal(choice.engine, world.choice.engine);
+	}
+}
+
+static void a_record_that_was_changed_is_told_from_its_decision(void **state)
+{
+	size_t size = decide(4);
+	struct policy_choice choice;
+	struct journal_view view;
+
+	assert_int_equal(journal_decision_read(record, size, &view), 0);
+	((struct policy_engine *)view.engines)[view.choice.engine].pending_prefill_tokens += 1e6f;
+	assert_int_equal(journal_replay(&view, &choice), 1);
+}
+
+static void the_largest_fleet_fits_the_workers_record(void **state)
+{
+	assert_true(journal_decision_size(STATE_ENGINES_MAX) <= sizeof(record));
+	assert_true(decide(STATE_ENGINES_MAX) > 0);
+}
+
+static void a_record_longer_than_its_room_is_not_written(void **state)
+{
+	size_t size = decide(3);
+	uint8_t before[256];
+
+	memcpy(before, record, sizeof(before));
+	assert_int_equal(journal_decision_write((void *)record, size - 1, names, world.engine, 3,
+						&world.choice),
+			 0);
+	assert_memory_equal(record, before, sizeof(before));
+	assert_int_equal(
+		journal_decision_write((void *)record, size, names, world.engine, 3, &world.choice),
+		size);
+}
+
+static void a_cut_record_is_refused_at_every_length(void **state)
+{
+	size_t size = decide(2);
+	struct journal_view view;
+
+	for (size_t len = 0; len < size - size % 8; len += 8) {
+		struct guard g = guard_copy(record, len); /* reading on would end this test */
+
+		assert_int_equal(journal_decision_read(g.bytes, len, &view), -EPROTO);
+		assert_int_equal(journal_is(g.bytes, len, JOURNAL_DECISION, "other"), 0);
+		guard_free(&g);
+	}
+}
+
+static void what_the_ring_may_hold_by_damage_is_refused(void **state)
+{
+	struct journal_decision *d = (void *)record;
+	const struct journal_outcome *outcome;
+	struct journal_view view;
+	size_t size = decide(2);
+
+	d->engines_nr = STATE_ENGINES_MAX + 1;
+	assert_int_equal(journal_decision_read(record, sizeof(record), &view), -EPROTO);
+	d->engines_nr = UINT64_MAX / sizeof(struct policy_engine) + 2; /* the size would wrap */
+	assert_int_equal(journal_decision_read(record, sizeof(record), &view), -EPROTO);
+	d->engines_nr = 2;
+	d->head.version++;
+	assert_int_equal(journal_decision_read(record, size, &view), -EPROTO);
+	d->head.version--;
+	d->head.kind = JOURNAL_OUTCOME;
+	assert_int_equal(journal_decision_read(record, size, &view), -EPROTO);
+	d->head.kind = JOURNAL_DECISION;
+	assert_int_equal(journal_outcome_read(record, size, &outcome), -EPROTO);
+	memset(d->head.id, 'x', sizeof(d->head.id));
+	assert_int_equal(journal_decision_read(record, size, &view), -EPROTO);
+}
+
+static void an_engine_that_is_not_there_is_refused(void **state)
+{
+	size_t size = decide(2);
+	struct journal_decision *d = (void *)record;
+	struct policy_choice *choice = (void *)d->choice;
+	struct journal_view view;
+
+	choice->engine = 2;
+	assert_int_equal(journal_decision_read(record, size, &view), -EPROTO);
+	choice->engine = -1;
+	choice->target = INT32_MAX;
+	assert_int_equal(journal_decision_read(record, size, &view), -EPROTO);
+	choice->target = -1;
+	assert_int_equal(journal_decision_read(record, size, &view), 0);
+}
+
+static void names_of_a_hostile_record_end(void **state)
+{
+	size_t size = decide(2);
+	struct journal_decision *d = (void *)record;
+	struct journal_view view;
+
+	memset(d + 1, 'x', 2 * sizeof(struct journal_engine));
+	memset(d->model, 'x', sizeof(d->model));
+	assert_int_equal(journal_decision_read(record, size, &view), -EPROTO);
+}
+
+static void a_record_is_found_by_its_whole_id(void **state)
+{
+	size_t size = decide(2);
+
+	assert_int_equal(journal_is(record, size, JOURNAL_DECISION, "my-1"), 1);
+	assert_int_equal(journal_is(record, size, JOURNAL_DECISION, NULL), 1);
+	assert_int_equal(journal_is(record, size, JOURNAL_DECISION, "my-"), 0);
+	assert_int_equal(journal_is(record, size, JOURNAL_DECISION, "my-12"), 0);
+	assert_int_equal(journal_is(record, size, JOURNAL_OUTCOME, "my-1"), 0);
+}
+
+static void an_outcome_is_read_only_whole(void **state)
+{
+	struct journal_outcome o = {
+		.head = { .kind = JOURNAL_OUTCOME, .version = JOURNAL_VERSION, .id = "a" },
+		.status = 200,
+		.engine = "gpu0",
+		.end = "ok"
+	};
+	const struct journal_outcome *got;
+
+	assert_int_equal(journal_outcome_read(&o, sizeof(o) - 1, &got), -EPROTO);
+	assert_int_equal(journal_outcome_read(&o, sizeof(o), &got), 0);
+	assert_int_equal(got->status, 200);
+	memset(o.engine, 'x', sizeof(o.engine));
+	assert_int_equal(journal_outcome_read(&o, sizeof(o), &got), -EPROTO);
+	memset(o.engine, 0, sizeof(o.engine));
+	memset(o.end, 'x', sizeof(o.end));
+	assert_int_equal(journal_outcome_read(&o, sizeof(o), &got), -EPROTO);
+}
+
+int main(void)
+{
+	const struct CMUnitTest claims[] = {
+		CLAIM(a_decision_is_read_back_and_decided_again_the_same),
+		CLAIM(a_record_that_was_changed_is_told_from_its_decision),
+		CLAIM(the_largest_fleet_fits_the_workers_record),
+		CLAIM(a_record_longer_than_its_room_is_not_written),
+		CLAIM(a_cut_record_is_refused_at_every_length),
+		CLAIM(what_the_ring_may_hold_by_damage_is_refused),
+		CLAIM(an_engine_that_is_not_there_is_refused),
+		CLAIM(names_of_a_hostile_record_end),
+		CLAIM(a_record_is_found_by_its_whole_id),
+		CLAIM(an_outcome_is_read_only_whole),
+	};
+
+	return cmocka_run_group_tests_name("journal", claims, NULL, NULL);
+}
