@@ -27,8 +27,8 @@ enum {
 	FD_RESERVE = 64,  /* files of the region, log, signals */
 	NOTE_BYTES = 256, /* of a record in the ledger's ring */
 	LEDGER_NOTES = 4096,
-	CLOCK_EVENTS =
-		16, /* deliveries that share one reading of the clock: few microseconds each */
+	CLOCK_EVENTS = 16,       /* deliveries that share one reading of the clock */
+	CROWDED_TURNS_MAX = 256, /* that timers wait for what is at hand */
 };
 
 /* A session that is silent for longer has lost its cache anyway. */
@@ -465,7 +465,10 @@ static int turn(struct worker *w)
 			return EXIT_RUNTIME;
 		}
 		w->now_ns = clock_ns();
-		expire(w, asked_ns);
+		if (!loop_has_more(w->loop) || ++w->crowded == CROWDED_TURNS_MAX) {
+			w->crowded = 0;
+			expire(w, asked_ns);
+		}
 		if (w->hungry)
 			conn_feed_hungry(w);
 		periodic(w);

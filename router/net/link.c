@@ -4,6 +4,7 @@
 #include "router/engines.h"
 #include "router/net/conn.h"
 #include "router/worker.h"
+#include "shm/base/clock.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -11,6 +12,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+enum { LATE_NS = 50 * NS_PER_MS /* of a timer: no turn of a worker that runs takes so long */ };
 
 static void list_push(struct link **list, struct link *link)
 {
@@ -219,7 +222,10 @@ void link_timeout(struct worker *w, struct link *link)
 {
 	struct loop_event ev = { .op = LOOP_CONNECTED, .handle = link->handle, .res = -ETIMEDOUT };
 
-	if (link->state == LINK_IDLE)
+	/* It is we who did not run: the connect may have gone out only now. */
+	if (link->state == LINK_DIALING && w->now_ns - link->timer.due_ns > LATE_NS)
+		wheel_arm(&w->wheel, &link->timer, w->now_ns + w->set->connect_timeout);
+	else if (link->state == LINK_IDLE)
 		link_drop(w, link);
 	else if (link->owner == LINK_ASK)
 		engine_ask_event(w, link, &ev);

@@ -455,6 +455,11 @@ int loop_turn(struct loop *loop, uint64_t timeout_ns)
 	return err < 0 ? err : (int)(loop->stats.events - before);
 }
 
+int loop_has_more(const struct loop *loop)
+{
+	return loop->more;
+}
+
 void loop_stats_get(const struct loop *loop, struct loop_stats *ret_stats)
 {
 	*ret_stats = loop->stats;

@@ -135,9 +135,15 @@ void loop_give_back(struct loop *loop, int buffer);
 
 /*
  * Submits what was asked for, waits at most timeout_ns (UINT64_MAX = for ever, 0 = not at all) and
- * delivers every completion at hand. Returns the number delivered, or -errno if the loop is broken.
+ * delivers the completions at hand. Returns the number delivered, or -errno if the loop is broken.
  */
 int loop_turn(struct loop *loop, uint64_t timeout_ns);
+
+/*
+ * 1 if the last turn left completions for the next, which will not wait: epoll tells 512 at once,
+ * io_uring since kernel 6.13 some twenty. Whoever calls somebody late asks first.
+ */
+int loop_has_more(const struct loop *loop);
 
 struct loop_stats {
 	uint64_t turns, events, receives, sends, buffers_exhausted, overflows;

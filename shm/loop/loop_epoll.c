@@ -400,6 +400,7 @@ static int epoll_turn(struct loop *loop, uint64_t timeout_ns)
 	n = wait_events(ep, timeout_ns);
 	if (n < 0 && n != -EINTR)
 		return n;
+	loop->more = n == EVENTS_PER_WAIT;
 	for (int i = 0; i < n; i++)
 		note_ready(loop, &ep->events[i]);
 	for (unsigned todo = loop->lists[LIST_WORK].count; todo > 0; todo--)

@@ -84,6 +84,7 @@ struct loop {
 	uint8_t *memory; /* buffers x buffer_size */
 	uint8_t *lent;   /* per buffer: 1 = the caller has it */
 	struct loop_stats stats;
+	bool more; /* the last turn did not see all that was at hand */
 	void *impl;
 	char why[256];
 };

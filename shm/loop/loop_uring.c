@@ -25,7 +25,6 @@ enum {
 	BUFFER_GROUP = 1,
 	ENTRIES_MIN = 256,
 	COMPLETIONS_MAX = 65536, /* the kernel's own bound */
-	COLLECTS_MAX = 256,      /* of one turn: then the caller's timers have their turn */
 };
 
 /* What travels in user_data: numbers, no pointer, so that nothing stale can be followed. */
@@ -686,10 +685,7 @@ static int uring_turn(struct loop *loop, uint64_t timeout_ns)
 	if (err)
 		return err;
 	collect(loop);
-	for (unsigned i = 0; i < COLLECTS_MAX && more_at_hand(ur); i++) {
-		io_uring_get_events(&ur->ring);
-		collect(loop);
-	}
+	loop->more = more_at_hand(ur);
 	loop_deliver_done(loop);
 	return 0;
 }
