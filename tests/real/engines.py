@@ -2,8 +2,11 @@
 
 Without the packages that tests/setup installs, a case is skipped and says so.
 """
+import contextlib
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -11,10 +14,12 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from harness import *  # noqa: E402,F403
-from harness import BUILD, ROOT  # noqa: E402
+from harness import BUILD, ROOT, Process, Test  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON = os.path.join(ROOT, ".venv", "bin", "python")
+CLIENTS = os.path.join(HERE, "clients.py")
+START_SECONDS = 900  # each of an engine's three processes imports a gigabyte of packages
 MODEL = "tiny"
 CHAT = "/v1/chat/completions"
 PROSE = ("Turnward sends every turn of a session toward the engine where that turn will answer "
@@ -56,6 +61,61 @@ def llamacpp(t, *options, port=None):
     return process
 
 
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+class Running:
+    """A vLLM or SGLang that listens; it outlives a case."""
+
+    def __init__(self, url, process=None):
+        self.url = url.rstrip("/")
+        self.address = self.url.split("//")[-1]
+        self.process = process
+
+    def __str__(self):
+        return f"ready at {self.url}"
+
+    def children(self, name):
+        """Pids of its processes by the name they have given themselves."""
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                before, _, after = file.read().rpartition(")")
+                # They overwrite their environment, but not their session.
+                if after.split()[3] == str(self.process.pid) and name in before:
+                    yield int(pid)
+
+    def end(self):
+        if self.process.alive:
+            self.process.child.terminate()
+            with contextlib.suppress(Failed):
+                self.process.wait(30)
+        for pid in self.children(""):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def started(kind, options, more):
+    """Starts vLLM or SGLang by tests/real/start and waits until it is ready."""
+    folder, port = model_folder(), free_port()
+    argv = [os.path.join(HERE, "start"), kind, str(port), folder, *map(str, options)]
+    process = Process(kind, ["nice", "-n", "5", *argv], Test.environment(more))
+    engine = Running(f"http://127.0.0.1:{port}", process)
+    path = "/health" if kind == "vllm" else "/v1/models"
+    begun = time.monotonic()
+    while not up(engine.address, path):
+        late = time.monotonic() - begun > START_SECONDS
+        if not process.alive or late:
+            engine.end()
+            if process.child.returncode == 77:
+                raise Skip(" ".join(process.err[-1:]))
+            raise Failed(f"{kind} did not start: {process.tail(15)}")
+        time.sleep(1)
+    return engine
+
+
 def up(address, path="/health"):
     try:
         return ask(address, "GET", path, seconds=10).status == 200
@@ -67,15 +127,15 @@ def agent(t, name, url, *options):
     return t.start("turnward-agent", "--engine", f"{name}={url}", "--region", t.region, *options)
 
 
-def router(t, io, engines, *settings):
-    """A router over engines by name, with debug headers; settings as KEY=VALUE."""
+def router(t, io, engines, *settings, place=None):
+    """A router over engines by name, with debug headers; settings as KEY=VALUE. The case's first
+    has the agents' region; others have their own unless told a place."""
     given = [word for s in ("debug_headers=on",) + settings for word in ("--set", s)]
-    region = () if not getattr(t, "routers", 0) else ("--region", t.path(f"region{t.routers}"))
     t.routers = getattr(t, "routers", 0) + 1
+    place = place or (t.region if t.routers == 1 else t.path(f"region{t.routers}"))
     process = t.router(*(f"{name}={engine.url}" for name, engine in engines.items()),
-                       args=("--io", io, *given, *region))
-    if region:
-        process.admin = f"unix:{region[1]}/admin.sock"
+                       args=("--io", io, *given, "--region", place))
+    process.admin = f"unix:{place}/admin.sock"
     return process
 
 
@@ -99,6 +159,14 @@ def until(t, name, condition, text, seconds=10):
         now = seen(t, name)
         return now if now and condition(now) else None
     return eventually(look, seconds, f"the agent of {name}: {text}", pause=0.05)
+
+
+JSON = {"Content-Type": "application/json"}  # vLLM takes nothing else
+
+
+def post(address, path, body, fields=None, seconds=30):
+    """One request with a JSON body on a connection of its own; the whole response."""
+    return ask(address, "POST", path, body, {**JSON, **(fields or {})}, seconds)
 
 
 def slots(engine):
