@@ -15,6 +15,8 @@
 
 enum {
 	OUTPUT_TOKENS_MAX = 1 << 20,
+	PROMPT_TOKENS_MAX = 1 << 30,
+	ID_SUFFIXES_MAX = 32,     /* tried before a fresh id is made */
 	CHARGE_SMALL_TOKENS = 16, /* what a request that makes no tokens is taken for */
 };
 
@@ -248,7 +250,11 @@ static void estimate(struct worker *w, struct exchange *x, const uint64_t *epoch
 	} else {
 		r->prompt_tokens = tokens_estimate(&w->tokens, r->model_key, prompt);
 	}
-	r->prompt_tokens += r->bound_tokens;
+	if (r->bound_tokens > PROMPT_TOKENS_MAX) /* as an engine says */
+		r->bound_tokens = PROMPT_TOKENS_MAX;
+	r->prompt_tokens += (uint32_t)r->bound_tokens;
+	if (r->prompt_tokens == 0)
+		r->prompt_tokens = 1;
 	if (!known)
 		return;
 	uint32_t home = session_home(s, epochs, STATE_ENGINES_MAX);
@@ -845,7 +851,7 @@ void request_id_take(struct worker *w, struct exchange *x, const struct http_hea
 	if (f && id_acceptable(buf + f->value.at, f->value.len)) {
 		memcpy(x->id, buf + f->value.at, f->value.len);
 		x->id[f->value.len] = 0;
-		for (unsigned n = 2; id_live(w, x->id) && n < 100000; n++)
+		for (unsigned n = 2; id_live(w, x->id) && n < ID_SUFFIXES_MAX; n++)
 			snprintf(x->id + f->value.len, sizeof(x->id) - f->value.len, "-%u", n);
 	}
 	if (!x->id[0] || id_live(w, x->id))

@@ -180,6 +180,7 @@ struct exchange {
 	int engine;     /* index into worker.engines, -1 = none */
 	uint64_t tried; /* bit mask of engines that refused or failed */
 	uint8_t attempts, resent, sent, answered, reused, relayed_event;
+	uint8_t heard;          /* a byte of an answer has come over this connection */
 	const struct block *at; /* send cursor: the block and offset next to go out */
 	uint32_t at_offset;
 	struct block *out_head; /* the head written for the engine */

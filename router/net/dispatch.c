@@ -32,7 +32,7 @@ static enum conn_state dispatch_start(struct worker *w, struct conn *c, int fres
 	x->reused = link->reused;
 	x->at = NULL;
 	x->at_offset = 0;
-	x->sent = 0;
+	x->sent = x->heard = 0;
 	x->sent_bytes = x->queued_bytes = 0;
 	x->attempts++;
 	client_timer(w, c, 0);
@@ -132,7 +132,7 @@ void dispatch_pump(struct worker *w, struct exchange *x)
 	const struct block *b = cursor(x);
 	int n = 0;
 
-	if (!x->link || x->link->sending || x->sent)
+	if (!x->link || x->link->sending || x->link->deaf || x->sent)
 		return;
 	x->queued_bytes = 0;
 	if (x->out_head && x->out_head->start < x->out_head->end) {
@@ -202,7 +202,11 @@ enum conn_state dispatch_up(struct worker *w, struct conn *c, const struct conn_
 {
 	struct exchange *x = c->x;
 
-	if (write_head(w, x) < 0) {
+	int err = write_head(w, x);
+
+	if (err == -ENOBUFS)
+		return exchange_fail(w, c, END_OVERLOAD);
+	if (err < 0) {
 		x->error_status = 431;
 		x->error_code = "head_too_long";
 		x->error_text = "the request head does not fit when forwarded";
@@ -230,7 +234,8 @@ enum conn_state dispatch_took(struct worker *w, struct conn *c, const struct con
 /* Only while nothing was relayed and the whole body is still here. */
 static int can_resend(const struct exchange *x)
 {
-	return !x->answered && !x->body_dropped && x->attempts < DISPATCH_ATTEMPTS_MAX;
+	return !x->answered && (!x->body_dropped || x->sent_bytes == 0) &&
+	       x->attempts < DISPATCH_ATTEMPTS_MAX;
 }
 
 /* Closes this engine's connection first; dispatch_closed() goes on from there. */
@@ -286,7 +291,7 @@ enum conn_state dispatch_broke(struct worker *w, struct conn *c, const struct co
 {
 	struct exchange *x = c->x;
 
-	if (x->reused && !x->resent && !x->answer_head && can_resend(x) && w->set->retry_reused) {
+	if (x->reused && !x->resent && !x->heard && can_resend(x) && w->set->retry_reused) {
 		x->resent = 1;
 		count(&w->counters, COUNTER_resent_reused, 1);
 		return again(w, c, 0);

@@ -67,7 +67,7 @@ struct link *link_dial(struct worker *w, struct engine *e, enum link_owner owner
 	link->conn = conn;
 	link->engine = e->index;
 	link->handle = handle;
-	link->reused = link->paused = link->sending = 0;
+	link->reused = link->paused = link->sending = link->deaf = 0;
 	link->left = UINT32_MAX;
 	link->idle_ns = w->set->engine_idle_timeout;
 	e->links_nr++;
@@ -186,7 +186,12 @@ static void busy_event(struct worker *w, struct link *link, const struct loop_ev
 		to_conn(w, link, ev->res == 0 ? CONN_EV_ENGINE_UP : CONN_EV_ENGINE_DOWN, ev);
 		break;
 	case LOOP_SENT:
-		to_conn(w, link, ev->res >= 0 ? CONN_EV_ENGINE_TOOK : CONN_EV_ENGINE_DOWN, ev);
+		/* An engine may answer and close before it has read everything: what it said, or
+		 * that it is gone, is told by the receiving side. */
+		if (ev->res < 0)
+			link->deaf = 1;
+		else
+			to_conn(w, link, CONN_EV_ENGINE_TOOK, ev);
 		break;
 	case LOOP_RECEIVED:
 		if (ev->res > 0)

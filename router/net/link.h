@@ -28,6 +28,7 @@ struct link {
 	uint8_t state, owner, paused;
 	uint8_t reused;  /* it has carried a request before this one */
 	uint8_t sending; /* a loop_send() is under way: its bytes belong to the loop */
+	uint8_t deaf;    /* a send failed: nothing more is sent, an answer may still come */
 	uint16_t generation;
 	int handle;
 	uint32_t index;

@@ -265,7 +265,8 @@ static enum conn_state head_done(struct worker *w, struct conn *c, const char *b
 	struct exchange *x = c->x;
 	enum conn_state next;
 
-	if (http_response_parse(&w->head, buf, head_len, x->method) < 0) {
+	/* An interim head that blank lines hid from interim() is no answer either. */
+	if (http_response_parse(&w->head, buf, head_len, x->method) < 0 || w->head.status < 200) {
 		count_engine(&w->counters, x->engine, ENGINE_COUNTER_errors, 1);
 		return exchange_fail(w, c, END_ENGINE_GARBAGE);
 	}
@@ -302,6 +303,7 @@ enum conn_state relay_head_bytes(struct worker *w, struct conn *c, const struct 
 	const uint8_t *data = in->data;
 	size_t len = in->len, end;
 
+	x->heard = 1;
 	for (int i = 0; i < RELAY_INTERIM_MAX; i++) {
 		if (x->answer_head) {
 			struct block *b = x->answer_head;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """A request's path through the router: routing, relaying, faults of either side, on both loops."""
+import contextlib
 import json
 import os
 import signal
@@ -412,10 +413,48 @@ def a_stream_cut_by_its_engine_is_visibly_cut(t, io):
     idle(router)
 
 
+def send_what_is_taken(wire, data):
+    with contextlib.suppress(OSError, ConnectionError):
+        wire.sock.sendall(data)
+
+
+@on_both_loops
+def an_early_refusal_of_a_long_body_reaches_the_client(t, io):
+    """The engine answers and closes without reading on: its answer counts, not the failed send."""
+    early = t.engine()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        for _ in range(20):
+            sock, _ = listener.accept()
+            wire = Wire(sock)
+            if b"GET " in (wire.read_until(b"\r\n\r\n") or b"GET "):
+                wire.send(early.answers["/v1/models"]())
+            else:
+                wire.send(response_bytes(413, {"error": {"message": "too long for me"}},
+                                         [("Connection", "close")]))
+            wire.close()
+    threading.Thread(target=serve, daemon=True).start()
+    router = t.router(f"http://127.0.0.1:{listener.getsockname()[1]}",
+                      args=("--io", io, "--set", "body_cut_through=64K"))
+    body = json.dumps(chat("x" * 6000000)).encode()
+    for _ in range(8):
+        wire = dial(router.address)
+        sender = threading.Thread(target=send_what_is_taken, args=(
+            wire, request_bytes("POST", CHAT, body)))
+        sender.start()
+        answer = wire.read_response()
+        equal((answer.status, answer.json()["error"]["message"]), (413, "too long for me"))
+        sender.join()
+        wire.close()
+    idle(router)
+
+
 @on_both_loops
 def garbage_from_an_engine_becomes_502(t, io):
     for junk in (b"\x00\x01\x02\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"hello\r\n\r\n" * 100,
-                 b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd"):
+                 b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+                 b"\r\nHTTP/1.1 100 Continue\r\n\r\n" + response_bytes(200, "no")):
         def script(wire, request, junk=junk):
             wire.send(junk)
             return False
