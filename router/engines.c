@@ -197,10 +197,10 @@ static void ask_end(struct worker *w, struct engine *e, int good)
 		slab_give(&w->heads, ask->out);
 	ask->out = NULL;
 	/*
-	 * An engine that cannot be reached keeps what was known of it; one that answers without a
-	 * list takes any name.
+	 * An engine that cannot be reached, or that is not ready, keeps what was known of it; one
+	 * that answers without a list takes any name.
 	 */
-	if (good)
+	if (good && ask->status < 500)
 		models_from_answer(w, e, (char *)ask->answer->data, ask->status == 200 ? len : 0);
 	else
 		wake_held(w);
@@ -360,8 +360,11 @@ static void read_info(struct worker *w, struct engine *e)
 		return;
 	e->info = info;
 	e->info_seq = seq;
-	if (e->info.models_nr || e->source != MODELS_ASKED)
+	/* An agent that has just begun knows no list yet: one that is known is asked for again. */
+	if (e->info.models_nr || e->source == MODELS_UNKNOWN || e->source == MODELS_ANY)
 		models_from_agent(w, e);
+	else if (e->source == MODELS_AGENT)
+		ask_begin(w, e);
 }
 
 /* An engine that only the region names: from its agent's file. */

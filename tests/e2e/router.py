@@ -82,6 +82,31 @@ def an_engine_without_a_list_takes_any_name(t):
     equal(ask(router.address, "POST", CHAT, dict(chat(), model="whatever")).status, 200)
 
 
+@on_both_loops
+def an_engine_that_is_not_ready_keeps_its_list(t, io):
+    a, b = t.engine(models=("model-a",)), t.engine(models=("model-b",))
+    router = t.router(a, b, args=("--io", io, "--policy", "round-robin",
+                                  "--set", "models_period=200ms"))
+    models_known(router, 2)
+    a.answers["/v1/models"] = lambda: response_bytes(503, {"error": {"message": "loading"}})
+    asked = metric(router, "engine_questions_total")
+    eventually(lambda: metric(router, "engine_questions_total") > asked + 4, 10, "it was asked")
+    for _ in range(4):
+        equal(ask(router.address, "POST", CHAT, dict(chat(), model="model-b")).status, 200)
+    equal(len(a.completions()), 0, "requests that took it for an engine of any model")
+
+
+@case
+def the_operator_gets_in_when_clients_take_every_connection(t):
+    router = t.router(t.engine(), args=("--set", "connections_max=16"))
+    wires = [dial(router.address) for _ in range(40)]
+    eventually(lambda: metric(router, "connections_refused_total") >= 20, 5, "it is full")
+    equal(ask(router.admin, "GET", "/live").status, 200)
+    for wire in wires:
+        wire.close()
+    eventually(lambda: answers(router.address), 5, "clients get in again")
+
+
 @case
 def only_listed_paths_are_forwarded(t):
     engine = t.engine()
@@ -537,7 +562,8 @@ def a_client_that_does_not_read_stops_only_its_own_engine_stream(t, io):
         equal(ask(router.address, "POST", CHAT, chat(stream=True)).status, 200)
     time.sleep(0.7)
     check(sum(sent) - before < 1 << 20, "the engine was read on without end")
-    check(metric(router, 'memory_blocks{pool="outs"}') * 4096 < 2 << 20, "output without bound")
+    # Where the machine is busy, what a pause finds received already comes on top: a pool at most.
+    check(metric(router, 'memory_blocks{pool="outs"}') * 4096 < 20 << 20, "output without bound")
     slow.close()
     idle(router)
 
