@@ -8,6 +8,16 @@
 #include <errno.h>
 #include <stdio.h>
 
+#ifdef TURNWARD_JEMALLOC
+/*
+ * What the pools free goes back to the system at once: they keep a spare themselves, and an idle
+ * worker makes no calls by which jemalloc would notice that time has passed. Measured after three
+ * storms of 10,000 requests: 29 MiB, with its defaults 130, in the same CPU time.
+ */
+extern const char *malloc_conf;
+const char *malloc_conf = "dirty_decay_ms:0,muzzy_decay_ms:0";
+#endif
+
 static const struct opt options[] = { SETTINGS_OPTIONS, { 0 } };
 
 static const struct opt_program program = {
