@@ -92,7 +92,7 @@ def a_killed_engine_cuts_its_own_streams_only_and_is_used_again(t, io):
     told = world.told(storm)
     # What had begun is cut or told as 502; nothing waits in vain, nothing else fails.
     clean(told, allowed=("cut", "status"))
-    check(told["errors"].get("cut", 0) > 0, f"no stream was cut: {told}")
+    check(told["errors"], f"nothing was under way on it: {told}")
     check(set(told["statuses"]) <= {"502"}, f"statuses: {told}")
     check(sum(told["errors"].values()) <= 60, f"more than were under way: {told}")
     at_rest(world)
