@@ -469,11 +469,16 @@ void engine_refused(struct worker *w, struct engine *e, uint64_t pause_ns)
 {
 	uint64_t until = w->now_ns + (pause_ns ? pause_ns : REFUSED_MS * (uint64_t)NS_PER_MS);
 
-	if (until > e->shut_until_ns)
-		e->shut_until_ns = until;
+	if (until > e->spared_until_ns)
+		e->spared_until_ns = until;
 }
 
 int engine_open(const struct worker *w, const struct engine *e)
+{
+	return e->spared_until_ns <= w->now_ns && engine_reachable(w, e);
+}
+
+int engine_reachable(const struct worker *w, const struct engine *e)
 {
 	if (e->gone || e->shut_until_ns > w->now_ns)
 		return 0;

@@ -75,8 +75,9 @@ struct engine {
 	uint64_t epoch, own_restarts;
 
 	/* passive health */
-	uint32_t failures;      /* connects that failed in a row */
-	uint64_t shut_until_ns; /* no new work before; 0 = open */
+	uint32_t failures;        /* connects that failed in a row */
+	uint64_t shut_until_ns;   /* no new work before; 0 = open */
+	uint64_t spared_until_ns; /* it refused: before, only what no other can take */
 
 	/* links */
 	struct link *idle;
@@ -120,6 +121,8 @@ void engine_refused(struct worker *w, struct engine *e, uint64_t pause_ns); /* 4
 
 /* May get new work now, as far as health goes. */
 int engine_open(const struct worker *w, const struct engine *e);
+/* May be asked at least: open, or it has only refused something lately. */
+int engine_reachable(const struct worker *w, const struct engine *e);
 
 /* The link's events when it belongs to a question of ours. */
 void engine_ask_event(struct worker *w, struct link *link, const struct loop_event *ev);

@@ -305,7 +305,7 @@ static void fill_engine(struct worker *w, struct exchange *x, struct engine *e, 
 	p->weight = e->weight;
 	if (r->candidates >> e->index & 1)
 		p->flags |= POLICY_SERVES;
-	if (engine_open(w, e))
+	if (r->any_open ? engine_open(w, e) : engine_reachable(w, e))
 		p->flags |= POLICY_ALIVE;
 	if (e->drained)
 		p->flags |= POLICY_DRAINED;
@@ -351,6 +351,17 @@ static void fill_engine(struct worker *w, struct exchange *x, struct engine *e, 
 }
 
 /* ---- the decision ---- */
+
+/* Where every engine has refused something lately, one of them is asked all the same. */
+static int any_open(const struct worker *w, const struct exchange *x)
+{
+	uint64_t left = x->route->candidates & ~x->tried;
+
+	for (uint32_t i = 0; i < w->engines_nr; i++)
+		if ((left >> i & 1) && !w->engines[i].drained && engine_open(w, &w->engines[i]))
+			return 1;
+	return 0;
+}
 
 static void refill_budget(struct worker *w)
 {
@@ -549,6 +560,7 @@ int route_decide(struct worker *w, struct exchange *x)
 	hits(w, r, home_hit, hit);
 	refill_budget(w);
 	fill_request(w, x, &session, &request);
+	r->any_open = any_open(w, x);
 	for (uint32_t i = 0; i < w->engines_nr; i++)
 		fill_engine(w, x, &w->engines[i], hit[i], &engines[i]);
 	policy_choose(&w->params, &request, engines, w->engines_nr, &choice);

@@ -38,6 +38,7 @@ struct route {
 	uint8_t exact_base; /* prompt_tokens builds on an exact count */
 	uint8_t dispatched; /* a ticket is in the books */
 	uint8_t token_seen;
+	uint8_t any_open;    /* some candidate is open; else one that has refused is asked */
 	uint8_t was_known;   /* `before` is valid */
 	uint8_t moved_home;  /* the session has been told of the dispatch */
 	uint64_t candidates; /* bit mask: engines that serve it */

@@ -426,6 +426,29 @@ def a_refusal_is_tried_on_one_other_engine_once(t, io):
 
 
 @on_both_loops
+def an_engine_that_refused_one_request_is_asked_again_where_there_is_no_other(t, io):
+    def script(wire, request):
+        if b"refuse" in request.body:
+            wire.send(response_bytes(429, {"error": {"message": "not you"}},
+                                     [("Retry-After", "30")]))
+            return True
+        return FakeEngine.answer_shortly(wire, request)
+    engines = [t.engine(script), t.engine()]
+    alone = t.router(engines[0], args=("--io", io))
+    equal(ask(alone.address, "POST", CHAT, chat("refuse")).status, 429)
+    equal(ask(alone.address, "POST", CHAT, chat()).status, 200)
+    equal(ask(alone.admin, "GET", "/ready").status, 200)
+    router = t.router(*engines, args=("--io", io, "--policy", "round-robin", "--region",
+                                      t.path("other")))
+    models_known(alone, 1)
+    equal([ask(router.address, "POST", CHAT, chat("refuse")).status for _ in range(2)], [200] * 2)
+    before = len(engines[0].completions())
+    for _ in range(4):
+        equal(ask(router.address, "POST", CHAT, chat()).status, 200)
+    equal(len(engines[0].completions()), before, "it is spared while another is open")
+
+
+@on_both_loops
 def a_stream_cut_by_its_engine_is_visibly_cut(t, io):
     def script(wire, request):
         wire.send(STREAM_HEAD + token("a"))
