@@ -24,7 +24,8 @@ enum {
 	TICK_NS = NS_PER_S,          /* engines, agents, region */
 	PUBLISH_NS = 50 * NS_PER_MS, /* books and own timing */
 	WHEEL_TICK_NS = 4 * NS_PER_MS,
-	FD_RESERVE = 64,  /* files of the region, log, signals */
+	/* Files of the region and log, and for each engine its agent's file and our question. */
+	FD_RESERVE = 64 + 2 * STATE_ENGINES_MAX,
 	NOTE_BYTES = 256, /* of a record in the ledger's ring */
 	LEDGER_NOTES = 4096,
 	CLOCK_EVENTS = 16,       /* deliveries that share one reading of the clock */
@@ -521,6 +522,7 @@ static int signals_init(struct worker *w)
 static int keys_load(struct worker *w)
 {
 	char line[SETTINGS_SECRET_MAX];
+	unsigned line_nr = 1;
 	FILE *in;
 
 	if (!w->set->api_keys[0])
@@ -534,6 +536,13 @@ static int keys_load(struct worker *w)
 		size_t len = strcspn(line, "\r\n");
 		char **more;
 
+		if (line[len] == 0 && len == sizeof(line) - 1) { /* its rest would be a key, too */
+			log_say(LOG_ERROR, "api_keys: %s: line %u is longer than %d bytes",
+				w->set->api_keys, line_nr, SETTINGS_SECRET_MAX - 2);
+			fclose(in);
+			return -EXIT_CONFIG;
+		}
+		line_nr++;
 		line[len] = 0;
 		if (len == 0 || line[0] == '#')
 			continue;

@@ -96,6 +96,32 @@ def an_engine_that_is_not_ready_keeps_its_list(t, io):
     equal(len(a.completions()), 0, "requests that took it for an engine of any model")
 
 
+@on_both_loops
+def keys_open_the_data_port_and_never_reach_an_engine(t, io):
+    engine = t.engine()
+    keys = t.write("keys", "# clients\nfirst-key\n\nsecond-key\n")
+    router = t.router(engine, args=("--io", io, "--set", f"api_keys={keys}"))
+    models_known(router, 1)
+    for fields in ({}, {"Authorization": "Bearer first-ke"}, {"Authorization": "Bearer first-key2"},
+                   {"x-api-key": "# clients"}, {"Authorization": "Bearer "}):
+        equal(ask(router.address, "POST", CHAT, chat(), fields).status, 401, str(fields))
+    for fields in ({"Authorization": "Bearer first-key"}, {"authorization": "bearer second-key"},
+                   {"x-api-key": "second-key"}):
+        equal(ask(router.address, "POST", CHAT, chat(), fields).status, 200, str(fields))
+    for request in engine.completions():
+        check(b"-key" not in request.head.lower().replace(b"x-api-key:", b""), "a key went on")
+        check(request.get("authorization") is None, "Authorization went on")
+    check(not any("first-key" in line or "second-key" in line for line in router.err), "logged")
+
+
+@case
+def a_key_that_is_too_long_is_refused_whole(t):
+    keys = t.write("keys", "short\n" + "x" * 5000 + "\n")
+    router = t.router(t.engine(), args=("--set", f"api_keys={keys}"), ready=False)
+    equal(router.wait(10), 78, "exit")
+    check(not any("xxx" in line for line in router.err), "it was shown")
+
+
 @case
 def the_operator_gets_in_when_clients_take_every_connection(t):
     router = t.router(t.engine(), args=("--set", "connections_max=16"))
