@@ -1,0 +1,399 @@
+/* turnward-bench replay: policies against each other in virtual time; see replay.h. */
+#include "bench/replay.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench/bench.h"
+#include "shm/base/clock.h"
+#include "shm/base/exit.h"
+#include "shm/base/opt.h"
+#include "shm/base/scoped.h"
+
+enum { ARMS_MAX = 64, SETS_MAX = 32, SEEDS_MAX = 1000 };
+
+/* X(id, name, value, help) */
+#define REPLAY_OPTIONS(X)                                                                \
+	X(SUITE, "suite", "NAME", "design, migration, peers, state (design)")            \
+	X(ARMS, "arms", "LIST", "NAME[+KEY=VALUE]...,... instead of a suite")            \
+	X(BASE, "base", "ARM", "what differences are against (the first arm)")           \
+	X(SEEDS, "seeds", "N", "workloads, one a seed (5)")                              \
+	X(SEED, "seed", "N", "the first (1)")                                            \
+	X(WORKLOAD, "workload", "KIND", "design, sessions, mooncake, azure (design)")    \
+	X(FILE, "file", "FILE", "of the workload (traces/claude_code.jsonl)")            \
+	X(REQUESTS, "requests", "N", "of one seed (850; files: all)")                    \
+	X(RATE, "rate", "R", "new sessions, or open-loop requests, a second")            \
+	X(MIX, "mix", "KEY=V", "changes the generator of design; may be repeated")       \
+	X(SET, "set", "KEY=V", "for every arm: parameter or world; may be repeated")     \
+	X(PROFILE, "profile", "NAME", "of the engines: q8b, q14b (q8b)")                 \
+	X(ENGINES, "engines", "N", "how many (8)")                                       \
+	X(SLOW, "slow", "F", "the first is F times slower, unknown to the router")       \
+	X(SAMPLE, "sample", "S", "seconds between agents' samples (0.1)")                \
+	X(NO_OWN, "no-own-dispatches", NULL, "samples as they are, nothing added")       \
+	X(BANDWIDTH, "kv-bandwidth", "GB/S", "prefixes are pulled, believed and really") \
+	X(CAP, "long-prefill-cap", "N", "engines' cap on one prompt's share of a step")  \
+	X(LIST, "list", NULL, "shows arms and keys")                                     \
+	X(JSON, "json", "FILE", "write JSON there; - is stdout")
+#define OPTION_ENUM(id, name, value, help) OPTION_##id,
+enum { OPTION_NONE, REPLAY_OPTIONS(OPTION_ENUM) };
+#define OPTION_ROW(id_, name_, value_, help_) \
+	{ .name = name_, .value = value_, .help = help_, .id = OPTION_##id_ },
+static const struct opt options[] = { REPLAY_OPTIONS(OPTION_ROW){ 0 } };
+
+static const struct opt_program program = {
+	.name = "turnward-bench replay",
+	.operands = "[options]",
+	.purpose = "Plays policies against each other in virtual time.",
+	.options = options,
+	.examples = "  turnward-bench replay --arms linear,A,eft+calibration_max=1 --seeds 12\n",
+};
+
+enum kind { KIND_DESIGN, KIND_SESSIONS, KIND_MOONCAKE, KIND_AZURE };
+static const char *const kind_names[] = { "design", "sessions", "mooncake", "azure", NULL };
+
+struct command {
+	struct replay_arm base, arm[ARMS_MAX];
+	size_t arms, base_index;
+	const char *arm_list, *base_name, *file, *json;
+	unsigned suite;
+	enum kind kind;
+	struct workload_mix mix;
+	struct workload_pick pick;
+	uint64_t seed;
+	size_t seeds;
+};
+
+static double number_of(const char *name, const char *text, double min, double max)
+{
+	char *end;
+	double value = strtod(text, &end);
+
+	if (end == text || *end || !(value >= min && value <= max))
+		opt_fail(&program, "--%s must be %g..%g, not '%s'", name, min, max, text);
+	return value;
+}
+
+static unsigned index_of(const char *what, const char *text, const char *const *words)
+{
+	for (unsigned i = 0; words[i]; i++)
+		if (strcmp(words[i], text) == 0)
+			return i;
+	opt_unknown(&program, what, text, words);
+}
+
+/* "KEY=VALUE" into its halves; *ret_value points behind the '='. */
+static void halves(const char *name, const char *text, char key[64], const char **ret_value)
+{
+	size_t len = strcspn(text, "=");
+
+	if (!text[len] || len >= 64)
+		opt_fail(&program, "--%s needs KEY=VALUE, not '%s'", name, text);
+	memcpy(key, text, len);
+	key[len] = 0;
+	*ret_value = text + len + 1;
+}
+
+static void set_base(struct command *c, const char *key, const char *value)
+{
+	char why[REPLAY_WHY_MAX];
+
+	if (replay_arm_set(&c->base, key, value, why) < 0)
+		opt_fail(&program, "%s", why);
+}
+
+static void set_mix(struct command *c, const char *text)
+{
+	const char *value;
+	char key[64];
+
+	halves("mix", text, key, &value);
+#define KEY(name, standard, meaning)                           \
+	if (strcmp(key, #name) == 0) {                         \
+		c->mix.name = number_of("mix", value, 0, 1e9); \
+		return;                                        \
+	}
+	WORKLOAD_MIX(KEY)
+#undef KEY
+	opt_fail(&program, "the mix has no '%s' (--list shows its keys)", key);
+}
+
+static void set_bandwidth(struct command *c, const char *text)
+{
+	double bytes = 1e9 * number_of("kv-bandwidth", text, 0.001, 10000);
+
+	c->base.params.kv_transfer = 1;
+	c->base.params.kv_transfer_bandwidth = bytes;
+	c->base.pull_bandwidth = bytes;
+}
+
+static void list(void)
+{
+	const char *meaning, *name;
+	unsigned suites;
+
+	printf("Arms (any policy's or peer's name is one, too):\n");
+	for (size_t i = 0; (name = replay_preset(i, &meaning, &suites)); i++)
+		printf("  %-22s %s\n", name, meaning);
+	printf("Keys of the world, for an arm or --set:\n");
+#define ROW(name, standard, min, max, text) \
+	printf("  %-22s %g: %s\n", #name, (double)standard, text);
+	REPLAY_WORLD(ROW)
+#undef ROW
+#define ROW(id, name, text) printf("  %-22s %s\n", name, text);
+	printf("  profile, peer; state, head, cache with these words:\n");
+	REPLAY_STATES(ROW)
+	REPLAY_HEADS(ROW)
+	REPLAY_CACHES(ROW)
+#undef ROW
+	printf("Keys of the mix, for --mix:\n");
+#define ROW(name, standard, text) printf("  %-22s %g: %s\n", #name, (double)standard, text);
+	WORKLOAD_MIX(ROW)
+#undef ROW
+	printf("Keys of a policy: as in the router's configuration.\n");
+}
+
+static void take_world(struct command *c, int id, const char *value)
+{
+	const char *set;
+	char key[64];
+
+	switch (id) {
+	case OPTION_SET:
+		halves("set", value, key, &set);
+		set_base(c, key, set);
+		break;
+	case OPTION_PROFILE:
+		set_base(c, "profile", value);
+		break;
+	case OPTION_ENGINES:
+		set_base(c, "engines", value);
+		break;
+	case OPTION_SLOW:
+		set_base(c, "slow", value);
+		break;
+	case OPTION_SAMPLE:
+		set_base(c, "sample", value);
+		break;
+	case OPTION_NO_OWN:
+		c->base.state = REPLAY_STATE_RECORD;
+		break;
+	case OPTION_BANDWIDTH:
+		set_bandwidth(c, value);
+		break;
+	case OPTION_CAP:
+		set_base(c, "long_prefill_cap", value);
+		break;
+	}
+}
+
+static void take(struct command *c, int id, const char *value)
+{
+	switch (id) {
+	case OPTION_SUITE:
+		c->suite = index_of("suite", value, replay_suite_names);
+		break;
+	case OPTION_ARMS:
+		c->arm_list = value;
+		break;
+	case OPTION_BASE:
+		c->base_name = value;
+		break;
+	case OPTION_SEEDS:
+		c->seeds = (size_t)number_of("seeds", value, 1, SEEDS_MAX);
+		break;
+	case OPTION_SEED:
+		c->seed = (uint64_t)number_of("seed", value, 0, 1e15);
+		break;
+	case OPTION_WORKLOAD:
+		c->kind = (enum kind)index_of("workload", value, kind_names);
+		break;
+	case OPTION_FILE:
+		c->file = value;
+		break;
+	case OPTION_REQUESTS:
+		c->pick.requests = (size_t)number_of("requests", value, 1, 1e7);
+		c->mix.requests = (double)c->pick.requests;
+		break;
+	case OPTION_RATE:
+		c->pick.rate = c->mix.rate = number_of("rate", value, 1e-6, 1e6);
+		break;
+	case OPTION_MIX:
+		set_mix(c, value);
+		break;
+	case OPTION_LIST:
+		list();
+		exit(EXIT_GOOD);
+	case OPTION_JSON:
+		c->json = value;
+		break;
+	default:
+		take_world(c, id, value);
+	}
+}
+
+static void add_arm(struct command *c, const char *text)
+{
+	char why[REPLAY_WHY_MAX];
+
+	if (c->arms == ARMS_MAX)
+		opt_fail(&program, "at most %d arms", ARMS_MAX);
+	if (replay_arm_parse(&c->arm[c->arms], &c->base, text, why) < 0)
+		opt_fail(&program, "%s", why);
+	c->arms++;
+}
+
+static void choose_arms(struct command *c)
+{
+	char one[2 * REPLAY_NAME_MAX];
+	const char *name, *meaning, *rest = c->arm_list;
+	unsigned suites;
+
+	while (rest && *rest) {
+		size_t len = strcspn(rest, ",");
+
+		if (len >= sizeof(one))
+			opt_fail(&program, "an arm's text is too long");
+		memcpy(one, rest, len);
+		one[len] = 0;
+		add_arm(c, one);
+		rest += len + (rest[len] == ',');
+	}
+	for (size_t i = 0; !c->arm_list && (name = replay_preset(i, &meaning, &suites)); i++)
+		if (suites >> c->suite & 1)
+			add_arm(c, name);
+	if (c->arms == 0)
+		opt_fail(&program, "no arm is chosen");
+	for (size_t i = 0; c->base_name && i <= c->arms; i++) {
+		if (i == c->arms)
+			opt_fail(&program, "--base %s is none of the arms", c->base_name);
+		c->base_index = i;
+		if (strcmp(c->arm[i].name, c->base_name) == 0)
+			break;
+	}
+}
+
+static void command_read(struct command *c, int argc, char **argv)
+{
+	struct opt_scan scan;
+	int id;
+
+	memset(c, 0, sizeof(*c));
+	replay_arm_init(&c->base);
+	workload_mix_init(&c->mix);
+	workload_pick_init(&c->pick);
+	c->seed = 1;
+	c->seeds = 5;
+	opt_begin(&scan, &program, argc, argv);
+	while ((id = opt_next(&scan)) != OPT_END)
+		take(c, id, scan.value);
+	if (scan.first < argc)
+		opt_fail(&program, "'%s' is not expected", argv[scan.first]);
+	if (!c->file && c->kind == KIND_SESSIONS)
+		c->file = "bench/traces/claude_code.jsonl";
+	if (!c->file && c->kind != KIND_DESIGN)
+		opt_fail(&program, "--workload %s needs --file", kind_names[c->kind]);
+	if (c->kind == KIND_SESSIONS && c->pick.rate == 0)
+		c->pick.rate = 0.25;
+	choose_arms(c);
+}
+
+static int workload_make(struct workload *ret, const struct command *c, uint64_t seed,
+			 char why[WORKLOAD_WHY_MAX])
+{
+	struct workload_pick pick = c->pick;
+
+	pick.seed = seed;
+	switch (c->kind) {
+	case KIND_SESSIONS:
+		return workload_sessions(ret, c->file, &pick, why);
+	case KIND_MOONCAKE:
+		return workload_mooncake(ret, c->file, &pick, why);
+	case KIND_AZURE:
+		return workload_azure(ret, c->file, &pick, why);
+	case KIND_DESIGN:
+		break;
+	}
+	return workload_design(ret, &c->mix, seed);
+}
+
+static void progress(const struct command *c, size_t seed, size_t arm, uint64_t since_ns)
+{
+	static uint64_t said_ns;
+	uint64_t now_ns = clock_ns();
+	int tty = isatty(STDERR_FILENO);
+
+	if (now_ns - said_ns < (tty ? 100000000ull : 5ull * NS_PER_S))
+		return;
+	said_ns = now_ns;
+	fprintf(stderr, "%sreplay: seed %zu of %zu, arm %zu of %zu (%s), %.0f s%s",
+		tty ? "\r\033[K" : "", seed + 1, c->seeds, arm + 1, c->arms, c->arm[arm].name,
+		(double)(now_ns - since_ns) * 1e-9, tty ? "" : "\n");
+}
+
+static int play_seed(const struct command *c, size_t seed, struct replay_table *t, double *figure,
+		     uint64_t since_ns, char why[WORKLOAD_WHY_MAX])
+{
+	struct workload w;
+	int err = workload_make(&w, c, c->seed + seed, why);
+
+	t->requests = seed ? t->requests : w.turns;
+	for (size_t i = 0; i < c->arms && !err; i++) {
+		struct replay_run run;
+
+		progress(c, seed, i, since_ns);
+		err = replay_play(&run, &c->arm[i], &w, c->seed + seed);
+		if (!err)
+			err = replay_figures(&run, &c->arm[i], &w,
+					     figure + (i * c->seeds + seed) * REPLAY_FIGURES_NR);
+		else
+			snprintf(why, WORKLOAD_WHY_MAX, "arm %s: %s", c->arm[i].name,
+				 err == -E2BIG ? "a prompt fits into no engine" : strerror(-err));
+		replay_run_free(&run);
+	}
+	workload_free(&w);
+	return err;
+}
+
+static int report(const struct command *c, const struct replay_table *t)
+{
+	int err = 0;
+
+	if (!c->json || strcmp(c->json, "-") != 0)
+		replay_report_print(t);
+	if (c->json)
+		err = replay_report_json(t, c->json);
+	if (err)
+		fprintf(stderr, "turnward-bench replay: %s: %s\n", c->json, strerror(-err));
+	return err ? EXIT_RUNTIME : EXIT_GOOD;
+}
+
+int bench_replay(int argc, char **argv)
+{
+	static struct command c;
+	char why[WORKLOAD_WHY_MAX] = "out of memory";
+	uint64_t since_ns = clock_ns();
+	int err = 0;
+
+	command_read(&c, argc, argv);
+	scoped(free_drop) double *figure =
+		calloc(c.arms * c.seeds * REPLAY_FIGURES_NR, sizeof(*figure));
+	struct replay_table t = { .arm = c.arm,
+				  .arms = c.arms,
+				  .seeds = c.seeds,
+				  .base = c.base_index,
+				  .figure = figure,
+				  .workload = c.file ? c.file : kind_names[c.kind] };
+
+	for (size_t i = 0; i < c.seeds && !err; i++)
+		err = figure ? play_seed(&c, i, &t, figure, since_ns, why) : -ENOMEM;
+	if (isatty(STDERR_FILENO))
+		fputs("\r\033[K", stderr);
+	if (err) {
+		fprintf(stderr, "turnward-bench replay: %s\n", why);
+		return EXIT_RUNTIME;
+	}
+	return report(&c, &t);
+}

@@ -1,0 +1,212 @@
+/*
+ * The policy laboratory: modelled engines and the router's own pure libraries on a virtual clock.
+ *
+ * One play is one arm (a policy with its parameters, in a world of engines) over one workload. It
+ * makes every decision by the calls the router makes, with inputs found as the router finds them:
+ * agents' samples plus its own books, hits by its prefix index, homes by session. Same arm, same
+ * workload, same seed: the same bytes out. No clock, no I/O; it allocates.
+ */
+#ifndef TURNWARD_BENCH_REPLAY_H
+#define TURNWARD_BENCH_REPLAY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "bench/model/model.h"
+#include "bench/workload.h"
+#include "router/policy/peers.h"
+#include "router/policy/policy.h"
+
+enum { REPLAY_NAME_MAX = 96, REPLAY_WHY_MAX = 200 };
+
+/* How the router knows what engines have. X(ID, name, meaning) */
+#define REPLAY_STATES(X)                                                                         \
+	X(BOOKS, "books", "agents' samples plus own dispatches they cannot contain: the router") \
+	X(RECORD, "record", "agents' samples as they are, all fields, own dispatches left out")  \
+	X(LIVE, "live", "the engines' true state at the moment of the decision")
+#define REPLAY_HEADS(X)                                                          \
+	X(VLLM, "vllm", "no queued tokens, figures as old as the running step")  \
+	X(SGLANG, "sglang", "queued tokens and contexts, figures of the moment") \
+	X(NONE, "none", "no agents: the router's own books alone")
+#define REPLAY_CACHES(X)                                                     \
+	X(INDEX, "index", "the router's prefix index, blocks of 128 tokens") \
+	X(EXACT, "exact", "the engines' true caches")
+#define REPLAY_ENUM_STATE(id, name, meaning) REPLAY_STATE_##id,
+#define REPLAY_ENUM_HEAD(id, name, meaning)  REPLAY_HEAD_##id,
+#define REPLAY_ENUM_CACHE(id, name, meaning) REPLAY_CACHE_##id,
+enum replay_state { REPLAY_STATES(REPLAY_ENUM_STATE) REPLAY_STATES_NR };
+enum replay_head { REPLAY_HEADS(REPLAY_ENUM_HEAD) REPLAY_HEADS_NR };
+enum replay_cache { REPLAY_CACHES(REPLAY_ENUM_CACHE) REPLAY_CACHES_NR };
+#undef REPLAY_ENUM_STATE
+#undef REPLAY_ENUM_HEAD
+#undef REPLAY_ENUM_CACHE
+
+/* The world of an arm in numbers. X(name, default, min, max, meaning) */
+#define REPLAY_WORLD(X)                                                                           \
+	X(engines, 8, 1, STATE_ENGINES_MAX, "engines of the profile")                             \
+	X(slow, 1, 1, 100, "how many times slower the first engine is")                           \
+	X(sample, 0.1, 0.001, 3600, "seconds between an agent's samples")                         \
+	X(measured, 1, 0, 1, "1: agents publish measured speeds; 0: the policy's priors rule")    \
+	X(index_scale, 1, 0.01, 100, "capacity of the prefix index against the router's")         \
+	X(long_prefill_cap, 0, 0, 1e6, "most prompt tokens of one request in a step; 0 = no cap") \
+	X(budget, 0, 0, 1e6, "tokens of a step; 0 = the model's 8192")                            \
+	X(kv_tokens, 0, 0, 1e9, "KV capacity; 0 = the profile's")                                 \
+	X(pull_bandwidth, 10e9, 1, 1e13, "bytes/s that a pull really takes place at")             \
+	X(pull_setup, 0.05, 0, 100, "seconds that a pull's set-up really takes")
+
+struct replay_arm {
+	char name[REPLAY_NAME_MAX];
+	struct policy_params params;
+	int peer; /* enum policy_peer, -1 = the policy of params */
+	struct peer_params peer_params;
+	const struct model_profile *profile;
+	enum replay_state state;
+	enum replay_head head;
+	enum replay_cache cache;
+#define REPLAY_WORLD_MEMBER(name, standard, min, max, meaning) double name;
+	REPLAY_WORLD(REPLAY_WORLD_MEMBER)
+#undef REPLAY_WORLD_MEMBER
+};
+
+/* What became of one turn of the workload; times are nanoseconds of the virtual clock. */
+struct replay_request {
+	uint64_t arrive_ns, first_ns, end_ns;
+	double predicted_ttft_s;
+	double stay_s;            /* of a move: what the step model gave the home it left */
+	uint32_t cached_tokens;   /* as the engine found them */
+	uint32_t best_hit_tokens; /* on any engine, at the decision, truly */
+	uint32_t pulled_tokens;
+	uint32_t reason, move; /* of the policy's choice */
+	int16_t engine, home;
+};
+
+struct replay_run {
+	struct replay_request *request; /* one a turn of the workload, same index */
+	size_t requests;
+	double most_tokens, fewest_tokens; /* prompt tokens that an engine computed */
+	double end_s;                      /* when the last request ended */
+	uint64_t preemptions, events;
+};
+
+void replay_arm_init(struct replay_arm *ret_arm);
+
+/*
+ * Plays every turn of the workload. 0; -ENOMEM; -E2BIG: a prompt that no engine of this world can
+ * hold. replay_run_free() in any case.
+ */
+int replay_play(struct replay_run *ret_run, const struct replay_arm *arm,
+		const struct workload *workload, uint64_t seed);
+void replay_run_free(struct replay_run *run);
+
+/* ---- figures ---- */
+
+/* X(name in JSON, unit, meaning) */
+#define REPLAY_FIGURES(X)                                                                          \
+	X(ttft_mean_s, "s", "time to first token, mean")                                           \
+	X(ttft_p50_s, "s", "")                                                                     \
+	X(ttft_p90_s, "s", "")                                                                     \
+	X(ttft_p99_s, "s", "")                                                                     \
+	X(tpot_mean_s, "s", "time per output token after the first")                               \
+	X(tpot_p90_s, "s", "")                                                                     \
+	X(e2e_mean_s, "s", "from arrival to the last token")                                       \
+	X(e2e_p50_s, "s", "")                                                                      \
+	X(e2e_p90_s, "s", "")                                                                      \
+	X(warm_mean_s, "s", "TTFT of WARM requests")                                               \
+	X(warm_p90_s, "s", "")                                                                     \
+	X(medium_mean_s, "s", "of MEDIUM ones")                                                    \
+	X(medium_p90_s, "s", "")                                                                   \
+	X(heavy_mean_s, "s", "of HEAVY ones")                                                      \
+	X(heavy_p90_s, "s", "")                                                                    \
+	X(heavy_t1_mean_s, "s", "of HEAVY ones at turn 1")                                         \
+	X(heavy_t2_mean_s, "s", "of HEAVY ones at turn >= 2")                                      \
+	X(heavy_t2_p90_s, "s", "")                                                                 \
+	X(warm_share, "ratio",                                                                     \
+	  "of the requests; classes are by a perfect cache, so that every "                        \
+	  "arm has the same")                                                                      \
+	X(medium_share, "ratio", "")                                                               \
+	X(heavy_t1_share, "ratio", "")                                                             \
+	X(heavy_t2_share, "ratio", "")                                                             \
+	X(candidates, "requests", "HEAVY at turn >= 2")                                            \
+	X(hot, "requests", "of these, some engine held more than 80 % of the prompt")              \
+	X(victims, "requests", "of these, waited more than 5 s for the first token")               \
+	X(migrations, "requests", "at turn >= 2 sent elsewhere than the turn before")              \
+	X(migrations_hot, "requests", "of these, hot ones")                                        \
+	X(migrations_forced, "requests", "of these, by the rule before the cost model")            \
+	X(migrations_paid, "requests",                                                             \
+	  "of these, first token before the home left would have "                                 \
+	  "given it by the step model")                                                            \
+	X(pulls, "requests", "whose prefix came from another engine")                              \
+	X(hit_ratio, "ratio", "prompt tokens that the engines found cached")                       \
+	X(ideal_hit_ratio, "ratio", "that an endless, never missed cache would have held")         \
+	X(balance, "x", "most over fewest prompt tokens computed by an engine")                    \
+	X(floor_mean_s, "s", "TTFT on an empty engine with a perfect cache")                       \
+	X(floor_p90_s, "s", "")                                                                    \
+	X(floor_heavy_t2_mean_s, "s", "")                                                          \
+	X(prediction_error, "log", "mean |ln(measured / predicted)| of first tokens, 50 ms added") \
+	X(preemptions, "requests", "")                                                             \
+	X(span_s, "s", "until the last answer ended")
+
+enum replay_figure {
+#define REPLAY_FIGURE_ENUM(name, unit, meaning) REPLAY_##name,
+	REPLAY_FIGURES(REPLAY_FIGURE_ENUM)
+#undef REPLAY_FIGURE_ENUM
+		REPLAY_FIGURES_NR
+};
+extern const char *const replay_figure_names[];
+
+/* -ENOMEM. */
+int replay_figures(const struct replay_run *run, const struct replay_arm *arm,
+		   const struct workload *workload, double ret_figure[REPLAY_FIGURES_NR]);
+
+/* Mean and its standard error; 0 and 0 without values, error 0 of one. */
+struct replay_mean {
+	double mean, error;
+};
+struct replay_mean replay_mean_of(const double *values, size_t nr);
+
+/* ---- arms by name ---- */
+
+/* Sets one key of an arm (a policy parameter, a number or word of the world, `peer`); -EINVAL. */
+int replay_arm_set(struct replay_arm *arm, const char *key, const char *value,
+		   char why[REPLAY_WHY_MAX]);
+
+/*
+ * An arm from text: NAME or NAME+KEY=VALUE+..., NAME being a preset, a policy or a peer. The arm
+ * starts from `base`, so that what holds for all is set there.
+ */
+int replay_arm_parse(struct replay_arm *ret_arm, const struct replay_arm *base, const char *text,
+		     char why[REPLAY_WHY_MAX]);
+
+/* The i-th preset and the suites (a bit each) it belongs to; NULL past the last. */
+const char *replay_preset(size_t i, const char **ret_meaning, unsigned *ret_suites);
+
+/* X(ID, name, meaning) */
+#define REPLAY_SUITES(X)                                                  \
+	X(DESIGN, "design", "the design document's policies and our own") \
+	X(MIGRATION, "migration", "what may move a session, and pulls")   \
+	X(PEERS, "peers", "other dispatchers' rules")                     \
+	X(STATE, "state", "how fresh the state is, and who adds what to it")
+enum replay_suite {
+#define REPLAY_SUITE_ENUM(id, name, meaning) REPLAY_SUITE_##id,
+	REPLAY_SUITES(REPLAY_SUITE_ENUM)
+#undef REPLAY_SUITE_ENUM
+		REPLAY_SUITES_NR
+};
+extern const char *const replay_suite_names[];
+
+/* ---- report ---- */
+
+/* Figures of arms x seeds, and what they were played on. */
+struct replay_table {
+	const struct replay_arm *arm;
+	size_t arms, seeds;
+	size_t base;          /* the arm that differences are against */
+	const double *figure; /* [arm][seed][figure] */
+	const char *workload;
+	size_t requests; /* of one seed, the first */
+};
+
+void replay_report_print(const struct replay_table *t);
+int replay_report_json(const struct replay_table *t, const char *path); /* -errno */
+
+#endif

@@ -1,0 +1,306 @@
+/* Arms by name: presets, and the words and numbers that change them. */
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/replay.h"
+
+#define BIT(id)   (1u << REPLAY_SUITE_##id)
+#define DESIGN    BIT(DESIGN)
+#define MIGRATION BIT(MIGRATION)
+#define PEERS     BIT(PEERS)
+#define STATE     BIT(STATE)
+
+/* X(name, what it sets, suites, meaning). "A" is the contention model without any rule or discount.
+ */
+#define PRESETS(X)                                                                                 \
+	X("linear", "policy=linear+migrate=off", DESIGN | MIGRATION | PEERS, "the baseline")       \
+	X("round-robin", "policy=round-robin", DESIGN, "")                                         \
+	X("least-requests", "policy=least-requests", DESIGN, "")                                   \
+	X("power-of-two", "policy=power-of-two", DESIGN, "")                                       \
+	X("sticky", "policy=sticky", DESIGN, "")                                                   \
+	X("v2", "policy=v2+migrate=off", DESIGN, "")                                               \
+	X("v3", "policy=v3+migrate=off", DESIGN, "")                                               \
+	X("v3-context", "policy=v3+migrate=off+v3_decode_tokens=context", DESIGN,                  \
+	  "decode tokens read as contexts")                                                        \
+	X("A", "policy=contention+migrate=off+migration_discount=none",                            \
+	  DESIGN | MIGRATION | PEERS | STATE, "contention, nothing else")                          \
+	X("A-subtract", "policy=contention+migrate=off+migration_discount=subtract",               \
+	  DESIGN | MIGRATION, "with the design document's discount")                               \
+	X("A-amortise", "policy=contention+migrate=off+migration_discount=amortise", MIGRATION,    \
+	  "recompute cost divided by the turns")                                                   \
+	X("A-percent", "policy=contention+migrate=off+migration_discount=percent", MIGRATION, "")  \
+	X("A-priced", "policy=contention+migrate=priced+migration_discount=none", MIGRATION, "")   \
+	X("A+B-1.5",                                                                               \
+	  "policy=contention+migrate=force+migration_discount=none+migration_trigger=factor",      \
+	  DESIGN | MIGRATION, "forced above 1.5 x the mean")                                       \
+	X("A+B-1.2",                                                                               \
+	  "policy=contention+migrate=force+migration_discount=none+migration_trigger=factor+"      \
+	  "migration_request_factor=1.2",                                                          \
+	  MIGRATION, "forced above 1.2 x the mean")                                                \
+	X("A+B-excess",                                                                            \
+	  "policy=contention+migrate=force+migration_discount=none+migration_trigger=absolute",    \
+	  MIGRATION, "forced above the mean + 3")                                                  \
+	X("A+B-ttft",                                                                              \
+	  "policy=contention+migrate=force+migration_discount=none+migration_trigger=recent-ttft", \
+	  MIGRATION, "forced by recent first tokens")                                              \
+	X("A+B-pending",                                                                           \
+	  "policy=contention+migrate=force+migration_discount=none+migration_trigger=pending",     \
+	  MIGRATION, "forced by the prefill ahead")                                                \
+	X("eft", "policy=eft+migrate=off", DESIGN | MIGRATION | PEERS | STATE, "chooses freely")   \
+	X("eft-priced", "policy=eft+migrate=priced", DESIGN | MIGRATION, "leaves must pay")        \
+	X("eft-uncalibrated", "policy=eft+migrate=off+calibration_max=1", DESIGN, "")              \
+	X("eft-plain-calibration", "policy=eft+migrate=off+calibration_band=0", DESIGN,            \
+	  "no dead band")                                                                          \
+	X("eft+cap", "policy=eft+migrate=off+long_prefill_cap=2048", DESIGN,                       \
+	  "engines cap long prefills at 2,048 tokens a step")                                      \
+	X("eft+pull", "policy=eft+migrate=off+kv_transfer=1", MIGRATION, "prefixes pulled")        \
+	X("eft-priced+pull", "policy=eft+migrate=priced+kv_transfer=1", DESIGN | MIGRATION,        \
+	  "prefixes pulled at 10 GB/s, leaves must pay")                                           \
+	X("sglang", "peer=sglang", PEERS, "")                                                      \
+	X("least-load", "peer=least-load", PEERS, "")                                              \
+	X("dynamo", "peer=dynamo", PEERS, "")                                                      \
+	X("llm-d", "peer=llm-d", PEERS, "")                                                        \
+	X("llm-d-affinity", "peer=llm-d-affinity", PEERS, "")                                      \
+	X("aibrix", "peer=aibrix", PEERS, "")                                                      \
+	X("preble", "peer=preble", PEERS, "")                                                      \
+	X("llumnix", "peer=llumnix", PEERS, "")                                                    \
+	X("eft-live", "policy=eft+migrate=off+state=live+cache=exact", STATE, "perfect state")     \
+	X("A-live",                                                                                \
+	  "policy=contention+migrate=off+migration_discount=none+state=live+cache=exact", STATE,   \
+	  "perfect state")                                                                         \
+	X("eft-no-agents", "policy=eft+migrate=off+head=none", STATE, "own books alone")           \
+	X("eft-sglang", "policy=eft+migrate=off+head=sglang", STATE, "queued tokens reported")     \
+	X("eft-record", "policy=eft+migrate=off+state=record", STATE,                              \
+	  "samples of 100 ms, own dispatches left out")                                            \
+	X("eft-record-1s", "policy=eft+migrate=off+state=record+sample=1", STATE, "of a second")   \
+	X("eft-1s", "policy=eft+migrate=off+sample=1", STATE, "samples of a second")               \
+	X("eft-5s", "policy=eft+migrate=off+sample=5", STATE, "")                                  \
+	X("eft-half-index", "policy=eft+migrate=off+index_scale=0.5", STATE, "")
+
+static const struct {
+	const char *name, *sets, *meaning;
+	unsigned suites;
+} presets[] = {
+#define ROW(name_, sets_, suites_, meaning_) \
+	{ .name = name_, .sets = sets_, .meaning = meaning_, .suites = suites_ },
+	PRESETS(ROW)
+#undef ROW
+};
+
+static const char *const state_names[] = {
+#define NAME(id, name, meaning) name,
+	REPLAY_STATES(NAME) NULL
+};
+static const char *const head_names[] = { REPLAY_HEADS(NAME) NULL };
+static const char *const cache_names[] = { REPLAY_CACHES(NAME) NULL };
+const char *const replay_suite_names[] = { REPLAY_SUITES(NAME) NULL };
+#undef NAME
+
+const char *replay_preset(size_t i, const char **ret_meaning, unsigned *ret_suites)
+{
+	if (i >= sizeof(presets) / sizeof(presets[0]))
+		return NULL;
+	*ret_meaning = presets[i].meaning[0] ? presets[i].meaning : presets[i].sets;
+	*ret_suites = presets[i].suites;
+	return presets[i].name;
+}
+
+void replay_arm_init(struct replay_arm *ret_arm)
+{
+	*ret_arm = (struct replay_arm){ .peer = -1, .profile = model_profile_at(0) };
+	policy_params_init(&ret_arm->params);
+	peer_params_init(&ret_arm->peer_params);
+#define STANDARD(name_, standard, min, max, meaning) ret_arm->name_ = standard;
+	REPLAY_WORLD(STANDARD)
+#undef STANDARD
+}
+
+/* ---- one key ---- */
+
+static int complain(char *why, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(why, REPLAY_WHY_MAX, format, args);
+	va_end(args);
+	return -EINVAL;
+}
+
+static int number_of(const char *key, const char *text, double min, double max, double *ret,
+		     char *why)
+{
+	char *end;
+	double value = strtod(text, &end);
+
+	if (end == text || *end || !(value >= min && value <= max))
+		return complain(why, "%s must be %g..%g, not '%s'", key, min, max, text);
+	*ret = value;
+	return 0;
+}
+
+static int word_of(const char *key, const char *text, const char *const *words, uint64_t *ret,
+		   char *why)
+{
+	for (uint64_t i = 0; words[i]; i++)
+		if (strcmp(words[i], text) == 0) {
+			*ret = i;
+			return 0;
+		}
+	return complain(why, "%s: '%s' is none of its words", key, text);
+}
+
+/* 1 = the key is a parameter of the policy and has been dealt with, *ret_err says how. */
+static int set_policy(struct replay_arm *arm, const char *key, const char *value, char *why,
+		      int *ret_err)
+{
+#define CHOICE(name, names, standard, meaning)                                 \
+	if (strcmp(key, #name) == 0) {                                         \
+		*ret_err = word_of(key, value, names, &arm->params.name, why); \
+		return 1;                                                      \
+	}
+	POLICY_CHOICE_PARAMS(CHOICE)
+#undef CHOICE
+#define REAL(name, standard, min, max, kind, unit, meaning)                         \
+	if (strcmp(key, #name) == 0) {                                              \
+		*ret_err = number_of(key, value, min, max, &arm->params.name, why); \
+		return 1;                                                           \
+	}
+	POLICY_REAL_PARAMS(REAL)
+#undef REAL
+	return 0;
+}
+
+static int set_world(struct replay_arm *arm, const char *key, const char *value, char *why,
+		     int *ret_err)
+{
+#define NUMBER(name, standard, min, max, meaning)                            \
+	if (strcmp(key, #name) == 0) {                                       \
+		*ret_err = number_of(key, value, min, max, &arm->name, why); \
+		return 1;                                                    \
+	}
+	REPLAY_WORLD(NUMBER)
+#undef NUMBER
+#define NUMBER(name, standard, meaning)                                                 \
+	if (strcmp(key, #name) == 0) {                                                  \
+		*ret_err = number_of(key, value, 0, 1e12, &arm->peer_params.name, why); \
+		return 1;                                                               \
+	}
+	PEER_PARAMS(NUMBER)
+#undef NUMBER
+	return 0;
+}
+
+static int set_word(struct replay_arm *arm, const char *key, const char *value, char *why)
+{
+	const struct model_profile *profile;
+	uint64_t word = 0;
+	int err;
+
+	if (strcmp(key, "state") == 0) {
+		err = word_of(key, value, state_names, &word, why);
+		arm->state = err ? arm->state : (enum replay_state)word;
+		return err;
+	}
+	if (strcmp(key, "head") == 0) {
+		err = word_of(key, value, head_names, &word, why);
+		arm->head = err ? arm->head : (enum replay_head)word;
+		return err;
+	}
+	if (strcmp(key, "cache") == 0) {
+		err = word_of(key, value, cache_names, &word, why);
+		arm->cache = err ? arm->cache : (enum replay_cache)word;
+		return err;
+	}
+	if (strcmp(key, "peer") == 0) {
+		arm->peer = peer_parse(value);
+		return arm->peer < 0 ? complain(why, "there is no peer '%s'", value) : 0;
+	}
+	if (strcmp(key, "profile") == 0) {
+		profile = model_profile_find(value);
+		if (!profile)
+			return complain(why, "there is no profile '%s'", value);
+		arm->profile = profile;
+		arm->params.kv_bytes_per_token = (double)profile->kv_bytes_per_token;
+		arm->params.attention_s = profile->attention_s;
+		return 0;
+	}
+	return complain(why, "there is no key '%s'", key);
+}
+
+int replay_arm_set(struct replay_arm *arm, const char *key, const char *value,
+		   char why[REPLAY_WHY_MAX])
+{
+	int err = 0;
+
+	if (set_policy(arm, key, value, why, &err) || set_world(arm, key, value, why, &err))
+		return err;
+	return set_word(arm, key, value, why);
+}
+
+/* ---- a whole arm ---- */
+
+/* KEY=VALUE+KEY=VALUE...; a '+' begins the next only where a '=' follows before another '+'. */
+static int set_all(struct replay_arm *arm, const char *text, char *why)
+{
+	char piece[128], *value;
+	int err = 0;
+
+	while (*text && !err) {
+		size_t len = strcspn(text, "+");
+
+		if (len >= sizeof(piece))
+			return complain(why, "'%.40s...' is too long", text);
+		memcpy(piece, text, len);
+		piece[len] = 0;
+		text += len + (text[len] == '+');
+		value = strchr(piece, '=');
+		if (!value)
+			return complain(why, "'%s' is not KEY=VALUE", piece);
+		*value++ = 0;
+		err = replay_arm_set(arm, piece, value, why);
+	}
+	return err;
+}
+
+static int start_from(struct replay_arm *arm, const char *name, char *why)
+{
+	for (size_t i = 0; i < sizeof(presets) / sizeof(presets[0]); i++)
+		if (strcmp(presets[i].name, name) == 0)
+			return set_all(arm, presets[i].sets, why);
+	if (policy_parse(name) >= 0)
+		return replay_arm_set(arm, "policy", name, why);
+	if (peer_parse(name) >= 0)
+		return replay_arm_set(arm, "peer", name, why);
+	return complain(why, "there is no arm '%s' (--list shows them)", name);
+}
+
+int replay_arm_parse(struct replay_arm *ret_arm, const struct replay_arm *base, const char *text,
+		     char why[REPLAY_WHY_MAX])
+{
+	char name[REPLAY_NAME_MAX];
+	size_t len = strlen(text);
+	const char *equals = strchr(text, '=');
+	int err;
+
+	*ret_arm = *base;
+	if (len >= sizeof(name))
+		return complain(why, "'%.40s...' is too long", text);
+	/* Names may hold a '+': what is set begins at the last one before the first '='. */
+	if (equals) {
+		while (equals > text && *equals != '+')
+			equals--;
+		len = (size_t)(equals - text);
+	}
+	memcpy(name, text, len);
+	name[len] = 0;
+	err = start_from(ret_arm, name, why);
+	if (!err && text[len])
+		err = set_all(ret_arm, text + len + 1, why);
+	snprintf(ret_arm->name, sizeof(ret_arm->name), "%s", text);
+	return err;
+}

@@ -1,0 +1,389 @@
+/* The laboratory's clock: events in order, engines stepped, the router's libraries called. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/replay_sim.h"
+
+/* ---- the queue of events: a binary heap, equal times in a fixed order ---- */
+
+static int earlier(const struct event *a, const struct event *b)
+{
+	if (a->at_ns != b->at_ns)
+		return a->at_ns < b->at_ns;
+	if (a->kind != b->kind)
+		return a->kind < b->kind;
+	return a->index < b->index;
+}
+
+static int push(struct sim *s, uint64_t at_ns, enum event_kind kind, uint32_t index)
+{
+	struct event e = { at_ns, kind, index };
+	size_t i = s->events;
+
+	if (s->events == s->events_room) {
+		size_t room = s->events_room ? 2 * s->events_room : 1024;
+		struct event *grown = realloc(s->event, room * sizeof(*grown));
+
+		if (!grown)
+			return -ENOMEM;
+		s->event = grown;
+		s->events_room = room;
+	}
+	s->events++;
+	s->due += kind != EVENT_SAMPLE;
+	while (i > 0 && earlier(&e, &s->event[(i - 1) / 2])) {
+		s->event[i] = s->event[(i - 1) / 2];
+		i = (i - 1) / 2;
+	}
+	s->event[i] = e;
+	return 0;
+}
+
+static struct event pop(struct sim *s)
+{
+	struct event top = s->event[0], last = s->event[--s->events];
+	size_t i = 0, child;
+
+	while ((child = 2 * i + 1) < s->events) {
+		if (child + 1 < s->events && earlier(&s->event[child + 1], &s->event[child]))
+			child++;
+		if (!earlier(&s->event[child], &last))
+			break;
+		s->event[i] = s->event[child];
+		i = child;
+	}
+	s->event[i] = last;
+	return top;
+}
+
+/* ---- engines ---- */
+
+static int step_begin(struct sim *s, unsigned engine)
+{
+	struct sim_engine *e = &s->engine[engine];
+	struct model_figures f;
+	uint64_t end = model_begin(e->model, s->now_ns);
+
+	e->step_end_ns = end;
+	if (end == MODEL_NEVER)
+		return 0;
+	model_figures_get(e->model, &f);
+	e->step_begin_ns = s->now_ns;
+	e->computed_tokens = f.computed_tokens;
+	return push(s, end, EVENT_STEP, engine);
+}
+
+/* The request's own bytes reach the engine. */
+static int submit(struct sim *s, uint32_t index)
+{
+	const struct workload_turn *turn = &s->workload->turn[index];
+	struct sim_request *r = &s->request[index];
+	struct sim_engine *e = &s->engine[r->ticket.engine];
+	struct model_request *ignored;
+
+	if (!s->ids_are || s->ids_of != index) {
+		workload_prompt(s->workload, turn, s->ids);
+		s->ids_of = index;
+		s->ids_are = 1;
+	}
+	r->answer = malloc(turn->output_tokens * sizeof(*r->answer));
+	if (!r->answer)
+		return -ENOMEM;
+	workload_ids(&turn->answer, r->answer);
+	if (r->pulled_tokens)
+		model_import(e->model, 0, s->ids, r->pulled_tokens);
+	struct model_submission submission = { .tag = index,
+					       .prompt = s->ids,
+					       .prompt_tokens = turn->prompt_tokens,
+					       .output_tokens = turn->output_tokens,
+					       .output = r->answer };
+	int err = model_submit(e->model, &submission, s->now_ns, &ignored);
+	if (err)
+		return err;
+	return e->step_end_ns == MODEL_NEVER ? step_begin(s, r->ticket.engine) : 0;
+}
+
+/* ---- what comes back ---- */
+
+static void first_token(struct sim *s, uint32_t index, const struct model_event *event)
+{
+	struct sim_request *r = &s->request[index];
+	struct sim_engine *e = &s->engine[r->ticket.engine];
+	struct replay_request *result = &s->run->request[index];
+
+	result->first_ns = s->now_ns;
+	result->cached_tokens = event->life.cached_tokens;
+	ledger_first_token(&s->ledger, &r->ticket, s->now_ns);
+	sim_view_first_token(s, e, r, (double)(s->now_ns - result->arrive_ns) * 1e-9);
+	prefix_insert(&s->prefix, r->ticket.engine, r->chain, r->chain_nr);
+	free(r->chain);
+	r->chain = NULL;
+}
+
+static int finished(struct sim *s, uint32_t index, const struct model_event *event)
+{
+	const struct workload_turn *turn = &s->workload->turn[index];
+	const struct workload_turn *next = index + 1 < s->workload->turns ? turn + 1 : NULL;
+	struct sim_request *r = &s->request[index];
+
+	s->run->request[index].end_ns = s->now_ns;
+	s->left--;
+	ledger_end(&s->ledger, &r->ticket, LEDGER_COMPLETED, s->now_ns);
+	sim_view_finished(s, turn, r, event);
+	free(r->answer);
+	r->answer = NULL;
+	if (!next || next->session != turn->session || next->at_s >= 0)
+		return 0;
+	return push(s, s->now_ns + sim_ns(next->think_s), EVENT_ARRIVE, index + 1);
+}
+
+static int step_end(struct sim *s, unsigned engine)
+{
+	struct sim_engine *e = &s->engine[engine];
+	const struct model_event *events;
+	size_t nr = model_end(e->model, &events);
+	int err = 0;
+
+	for (size_t i = 0; i < nr && !err; i++) {
+		uint32_t index = (uint32_t)events[i].tag;
+
+		if (events[i].kind == MODEL_TOKEN && events[i].index == 0)
+			first_token(s, index, &events[i]);
+		else if (events[i].kind == MODEL_FINISHED)
+			err = finished(s, index, &events[i]);
+	}
+	sim_view_step(s, e);
+	return err ? err : step_begin(s, engine);
+}
+
+/* ---- a request comes ---- */
+
+static int arrive(struct sim *s, uint32_t index)
+{
+	struct sim_request *r = &s->request[index];
+	int err;
+
+	workload_prompt(s->workload, &s->workload->turn[index], s->ids);
+	s->ids_of = index;
+	s->ids_are = 1;
+	s->run->request[index].arrive_ns = s->now_ns;
+	err = sim_decide(s, index);
+	if (err)
+		return err;
+	ledger_dispatch(&s->ledger, &r->ticket, s->now_ns);
+	if (r->pull_s > 0)
+		return push(s, s->now_ns + sim_ns(r->pull_s), EVENT_SUBMIT, index);
+	return submit(s, index);
+}
+
+static int sample(struct sim *s, unsigned engine)
+{
+	sim_view_sample(s, engine);
+	return push(s, s->now_ns + sim_ns(s->arm->sample), EVENT_SAMPLE, engine);
+}
+
+static int happen(struct sim *s, const struct event *e)
+{
+	switch (e->kind) {
+	case EVENT_STEP:
+		return step_end(s, e->index);
+	case EVENT_SAMPLE:
+		return sample(s, e->index);
+	case EVENT_SUBMIT:
+		return submit(s, e->index);
+	case EVENT_ARRIVE:
+		return arrive(s, e->index);
+	}
+	return -EINVAL;
+}
+
+/* ---- begin and end ---- */
+
+static int engines_new(struct sim *s)
+{
+	const struct replay_arm *arm = s->arm;
+	int err = 0;
+
+	for (unsigned i = 0; i < s->engines && !err; i++) {
+		struct model_options options = {
+			.budget_tokens = (uint32_t)arm->budget,
+			.long_prefill_cap = (uint32_t)arm->long_prefill_cap,
+			.kv_tokens = (uint64_t)arm->kv_tokens,
+			.slowdown = i == 0 ? arm->slow : 1,
+		};
+
+		s->engine[i].step_end_ns = MODEL_NEVER;
+		err = model_new(&s->engine[i].model, arm->profile, &options);
+		/* Agents are processes of their own: their samples fall at different times. */
+		if (!err && arm->head != REPLAY_HEAD_NONE && arm->state != REPLAY_STATE_LIVE)
+			err = push(s, SIM_BEGIN_NS + sim_ns(arm->sample * i / s->engines),
+				   EVENT_SAMPLE, i);
+	}
+	return err;
+}
+
+static int index_new(struct sim *s)
+{
+	uint64_t kv = model_options_of(s->engine[0].model)->kv_tokens;
+	double blocks = prefix_blocks_of(kv, 0) * s->arm->index_scale;
+	uint32_t room = PREFIX_BLOCKS_MIN, capacity;
+	size_t size;
+
+	capacity = blocks < PREFIX_BLOCKS_MAX ? (uint32_t)blocks + 1 : PREFIX_BLOCKS_MAX;
+	while (room < capacity)
+		room *= 2;
+	size = prefix_size(s->engines, room);
+	size = (size + PREFIX_ALIGN - 1) / PREFIX_ALIGN * PREFIX_ALIGN;
+	s->prefix_memory = aligned_alloc(PREFIX_ALIGN, size);
+	if (!s->prefix_memory)
+		return -ENOMEM;
+	memset(s->prefix_memory, 0, size);
+	int err = prefix_attach(&s->prefix, s->prefix_memory, size, s->engines, room);
+	for (unsigned i = 0; i < s->engines && !err; i++)
+		prefix_set_capacity(&s->prefix, i, capacity);
+	return err;
+}
+
+static int arrivals(struct sim *s)
+{
+	const struct workload *w = s->workload;
+	int err = 0;
+
+	for (size_t i = 0; i < w->turns && !err; i++) {
+		const struct workload_turn *turn = &w->turn[i];
+		double at_s = turn->at_s;
+
+		if (at_s < 0 && turn->turn == 1)
+			at_s = w->session[turn->session].start_s;
+		if (at_s >= 0)
+			err = push(s, SIM_BEGIN_NS + sim_ns(at_s), EVENT_ARRIVE, (uint32_t)i);
+	}
+	return err;
+}
+
+static int begin(struct sim *s, uint64_t seed)
+{
+	const struct workload *w = s->workload;
+	size_t longest = 1;
+
+	for (size_t i = 0; i < w->turns; i++)
+		if (w->turn[i].prompt_tokens > longest)
+			longest = w->turn[i].prompt_tokens;
+	s->engines = (unsigned)s->arm->engines;
+	s->random = workload_key(seed, 3);
+	s->left = w->turns;
+	s->now_ns = s->budget_ns = SIM_BEGIN_NS;
+	s->move_budget = SIM_MOVE_BURST;
+	ledger_init(&s->ledger);
+	ledger_params_init(&s->ledger_params);
+	s->request = calloc(w->turns + 1, sizeof(*s->request));
+	s->player = calloc(w->sessions + 1, sizeof(*s->player));
+	s->ids = malloc(longest * sizeof(*s->ids));
+	s->sent = malloc((w->turns + 1) * sizeof(*s->sent));
+	s->run->request = calloc(w->turns + 1, sizeof(*s->run->request));
+	s->run->requests = w->turns;
+	if (!s->request || !s->player || !s->ids || !s->sent || !s->run->request)
+		return -ENOMEM;
+	for (size_t i = 0; i < w->sessions; i++)
+		s->player[i].home = -1;
+	int err = engines_new(s);
+	err = err ? err : index_new(s);
+	return err ? err : arrivals(s);
+}
+
+static void take_totals(struct sim *s)
+{
+	struct replay_run *run = s->run;
+	struct model_figures f;
+
+	run->end_s = (double)(s->now_ns - SIM_BEGIN_NS) * 1e-9;
+	for (unsigned i = 0; i < s->engines; i++) {
+		double computed;
+
+		model_check(s->engine[i].model);
+		model_figures_get(s->engine[i].model, &f);
+		computed = (double)f.computed_tokens;
+		run->preemptions += f.preemptions;
+		if (i == 0 || computed > run->most_tokens)
+			run->most_tokens = computed;
+		if (i == 0 || computed < run->fewest_tokens)
+			run->fewest_tokens = computed;
+	}
+}
+
+/* What must be so when all is over: no request lost, none left in the books. */
+static void check(struct sim *s)
+{
+	for (unsigned i = 0; i < s->engines; i++) {
+		struct ledger_sums sums;
+		struct model_figures f;
+
+		ledger_books_get(&s->ledger, i, &sums);
+		model_figures_get(s->engine[i].model, &f);
+		assert(sums.requests == 0 && sums.waiting_tokens == 0 && sums.decoding == 0);
+		assert(sums.dispatched_total == f.submitted && f.submitted == f.finished);
+	}
+	for (size_t i = 0; i < s->run->requests; i++) {
+		const struct replay_request *r = &s->run->request[i];
+
+		assert(r->arrive_ns < r->first_ns && r->first_ns <= r->end_ns);
+	}
+}
+
+static void fini(struct sim *s)
+{
+	for (unsigned i = 0; i < s->engines; i++)
+		if (s->engine[i].model)
+			model_free(s->engine[i].model);
+	for (size_t i = 0; s->request && i < s->workload->turns; i++) {
+		free(s->request[i].chain);
+		free(s->request[i].answer);
+	}
+	free(s->request);
+	free(s->player);
+	free(s->event);
+	free(s->ids);
+	free(s->sent);
+	free(s->prefix_memory);
+	free(s);
+}
+
+int replay_play(struct replay_run *ret_run, const struct replay_arm *arm,
+		const struct workload *workload, uint64_t seed)
+{
+	struct sim *s = calloc(1, sizeof(*s));
+	int err;
+
+	*ret_run = (struct replay_run){ 0 };
+	if (!s)
+		return -ENOMEM;
+	s->arm = arm;
+	s->workload = workload;
+	s->run = ret_run;
+	err = begin(s, seed);
+	while (!err && s->left > 0) {
+		/* Samples alone bring nothing to an end: a request would have been lost. */
+		assert(s->due > 0);
+		struct event e = pop(s);
+
+		s->due -= e.kind != EVENT_SAMPLE;
+		assert(e.at_ns >= s->now_ns);
+		s->now_ns = e.at_ns;
+		ret_run->events++;
+		err = happen(s, &e);
+	}
+	if (!err) {
+		take_totals(s);
+		check(s);
+	}
+	fini(s);
+	return err;
+}
+
+void replay_run_free(struct replay_run *run)
+{
+	free(run->request);
+	*run = (struct replay_run){ 0 };
+}

@@ -1,0 +1,113 @@
+/* What the laboratory's parts share while one arm is played: the world, and the router in it. */
+#ifndef TURNWARD_BENCH_REPLAY_SIM_H
+#define TURNWARD_BENCH_REPLAY_SIM_H
+
+#include "bench/replay.h"
+#include "router/ledger/ledger.h"
+#include "router/prefix/prefix.h"
+#include "router/stats/window.h"
+#include "shm/state.h"
+
+/* The virtual clock does not start at 0, which stands for "never" in many places. */
+#define SIM_BEGIN_NS 1000000000000ull
+
+/* The router's settings that are no policy parameters, as its configuration has them. */
+#define SIM_MOVE_BURST     8.0
+#define SIM_MOVE_RATE      1.0
+#define SIM_TTFT_WINDOW_NS 30000000000ull
+#define SIM_TTFT_QUANTILE  0.9
+
+enum {
+	SIM_BLOCK = 128, /* tokens of a content block: 512 bytes of text */
+	SIM_MOVES_KEPT = 5,
+	SIM_PEER_WINDOW_S = 180,
+};
+
+/* In the order in which they happen when they fall on the same moment. */
+enum event_kind { EVENT_STEP, EVENT_SAMPLE, EVENT_SUBMIT, EVENT_ARRIVE };
+
+struct event {
+	uint64_t at_ns;
+	enum event_kind kind;
+	uint32_t index; /* engine, or turn of the workload */
+};
+
+/* A speed as agents measure it: amount over time of a sum that fades by work. */
+struct sim_rate {
+	double amount, time_s;
+};
+
+struct sim_engine {
+	struct model *model;
+	uint64_t step_begin_ns, step_end_ns; /* MODEL_NEVER = none runs */
+	uint64_t computed_tokens;            /* by the step's begin */
+	struct model_figures shown;          /* what its own metrics say: of the last step's end */
+	struct engine_state state;           /* the agent's record */
+	struct model_figures sampled;        /* all of its figures, truly, when it was sampled, */
+	double sampled_pending_tokens;       /* and what it had to prefill then */
+	struct sim_rate prefill, decode;
+	struct window ttft;
+	double calibration;
+};
+
+/* A session as the router's table knows it. */
+struct sim_player {
+	int home; /* -1 = none */
+	uint32_t turn;
+	uint32_t prompt_tokens, completion_tokens; /* of the last answered turn */
+	uint64_t chain;                            /* of its last full block */
+	uint32_t blocks;
+	double output_tokens; /* EWMA, 0 = unknown */
+	uint64_t last_move_ns, moved_turns;
+};
+
+struct sim_request {
+	struct ledger_ticket ticket;
+	uint64_t *chain; /* of its content blocks, until its first token */
+	uint32_t chain_nr;
+	uint32_t *answer; /* the model borrows it */
+	uint32_t pulled_tokens;
+	double pull_s, predicted_raw_s, prefill_s;
+};
+
+struct sim {
+	const struct replay_arm *arm;
+	const struct workload *workload;
+	struct replay_run *run;
+	uint64_t now_ns;
+	struct event *event;
+	size_t events, events_room;
+	size_t due, left; /* events that are no samples; requests not yet answered */
+	unsigned engines;
+	struct sim_engine engine[STATE_ENGINES_MAX];
+	struct sim_player *player;   /* a session each */
+	struct sim_request *request; /* a turn each */
+	uint32_t *ids;               /* of the prompt at hand */
+	uint32_t ids_of, ids_are;
+	struct ledger_params ledger_params;
+	struct prefix_index prefix;
+	void *prefix_memory;
+	uint64_t random, cursor, budget_ns;
+	double move_budget;
+	uint32_t *sent; /* turns in the order of their dispatch, for peers' windows */
+	size_t sents, sents_old;
+	double window_prefill_s[STATE_ENGINES_MAX];
+	struct policy_choice choice, stay;
+	struct ledger ledger;
+};
+
+static inline uint64_t sim_ns(double seconds)
+{
+	return (uint64_t)(seconds * 1e9 + 0.5);
+}
+
+/* replay_view.c: what the router knows, and its decision. */
+int sim_decide(struct sim *s, uint32_t index);
+void sim_view_sample(struct sim *s, unsigned engine);
+void sim_view_step(struct sim *s, struct sim_engine *e);
+void sim_view_first_token(struct sim *s, struct sim_engine *e, const struct sim_request *r,
+			  double ttft_s);
+void sim_view_finished(struct sim *s, const struct workload_turn *turn, const struct sim_request *r,
+		       const struct model_event *event);
+
+#endif

@@ -1,0 +1,126 @@
+/*
+ * What is asked of the engines in replay: requests in sessions, every prompt known token by token
+ * before the first is sent, so that each arm of a comparison plays the very same requests.
+ *
+ * A prompt is a list of segments; a segment's tokens follow from its key and place alone. A turn
+ * repeats the segments of the turn before, that turn's answer included, and adds its own: equal
+ * segments are equal tokens, which is all that a prefix cache looks at.
+ */
+#ifndef TURNWARD_BENCH_WORKLOAD_H
+#define TURNWARD_BENCH_WORKLOAD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { WORKLOAD_WHY_MAX = 200 };
+
+/* `tokens` tokens from place `at` on of the endless text that `key` stands for. */
+struct workload_segment {
+	uint64_t key;
+	uint32_t at, tokens;
+};
+
+struct workload_turn {
+	double at_s;            /* open loop: when it is sent; < 0 = closed loop, */
+	double think_s;         /* this long after the answer before; of a first turn: 0 */
+	uint32_t session, turn; /* turn counts from 1 */
+	uint32_t prompt_tokens, output_tokens;
+	uint32_t segment, segments; /* of the prompt, in the workload's list */
+	struct workload_segment answer;
+	uint32_t reserved;         /* 0 */
+	uint32_t ideal_hit_tokens; /* what an endless cache, never missed, would hold of it */
+};
+
+struct workload_session {
+	double start_s;       /* closed loop: its first turn */
+	uint32_t turn, turns; /* closed loop: where its turns stand; open loop: turns only */
+};
+
+struct workload {
+	struct workload_session *session;
+	struct workload_turn *turn;
+	struct workload_segment *segment;
+	size_t sessions, turns, segments;
+	size_t sessions_room, turns_room, segments_room;
+};
+
+/*
+ * The design document's mix as a generator. X(name, default, meaning): lengths in tokens, times in
+ * seconds; means are of exponential distributions on top of the least value where there is one.
+ */
+#define WORKLOAD_MIX(X)                                                                     \
+	X(requests, 850, "requests in all")                                                 \
+	X(rate, 0.8, "new sessions a second: the baseline then has the document's figures") \
+	X(heavy_share, 0.37, "of the sessions, agentic ones with a long first prompt")      \
+	X(medium_share, 0.54, "of the sessions, prompts of some thousand tokens")           \
+	X(heavy_first_min, 18000, "shortest first prompt of a heavy session")               \
+	X(heavy_first_mean, 22000, "mean of what comes on top")                             \
+	X(heavy_first_max, 90000, "longest first prompt")                                   \
+	X(medium_first_min, 3000, "shortest first prompt of a medium session")              \
+	X(medium_first_spread, 6000, "most that comes on top, uniform")                     \
+	X(small_first_min, 300, "shortest first prompt of a small session")                 \
+	X(small_first_spread, 1200, "most that comes on top, uniform")                      \
+	X(heavy_turns, 4, "mean turns of a heavy session, geometric")                       \
+	X(medium_turns, 1.5, "the same of a medium one")                                    \
+	X(small_turns, 2, "the same of a small one")                                        \
+	X(heavy_new_min, 50, "fewest new tokens of a heavy session's turn")                 \
+	X(heavy_new_mean, 1050, "mean of what comes on top")                                \
+	X(light_new_min, 20, "the same for the other sessions")                             \
+	X(light_new_mean, 300, "")                                                          \
+	X(output_min, 20, "shortest answer")                                                \
+	X(output_mean, 180, "mean of what comes on top")                                    \
+	X(think, 8, "mean pause between an answer and the next turn")                       \
+	X(context_max, 120000, "a session ends before a turn that exceeds it with its answer")
+
+struct workload_mix {
+#define WORKLOAD_MIX_MEMBER(name, standard, meaning) double name;
+	WORKLOAD_MIX(WORKLOAD_MIX_MEMBER)
+#undef WORKLOAD_MIX_MEMBER
+};
+
+/* Where requests come from a file: what of it is played, and how. */
+struct workload_pick {
+	uint64_t seed;
+	double rate;     /* sessions: new ones a second; open loop: 0 = as recorded, else this many
+			    requests a second on average */
+	size_t requests; /* 0 = all */
+	uint32_t turns_max, first_prompt_max, context_max;
+	double think_max_s;
+};
+
+void workload_mix_init(struct workload_mix *ret_mix);
+void workload_pick_init(struct workload_pick *ret_pick);
+
+/* Each makes a workload from nothing: 0, -ENOMEM, -EINVAL with `why`, -errno of the file. On
+ * failure, too, workload_free() is due. */
+int workload_design(struct workload *ret, const struct workload_mix *mix, uint64_t seed);
+int workload_sessions(struct workload *ret, const char *path, const struct workload_pick *pick,
+		      char why[WORKLOAD_WHY_MAX]);
+/* Mooncake's JSON lines: {"timestamp", "input_length", "output_length", "hash_ids"} with ids of
+ * blocks of 512 tokens, or the same four as a list, ids then also as inclusive ranges. */
+int workload_mooncake(struct workload *ret, const char *path, const struct workload_pick *pick,
+		      char why[WORKLOAD_WHY_MAX]);
+/* Azure's CSV: time, input tokens, output tokens; times in seconds or as YYYY-MM-DD HH:MM:SS.f. */
+int workload_azure(struct workload *ret, const char *path, const struct workload_pick *pick,
+		   char why[WORKLOAD_WHY_MAX]);
+void workload_free(struct workload *w);
+
+/* The tokens of a turn's prompt (room for prompt_tokens), or of one segment. */
+void workload_prompt(const struct workload *w, const struct workload_turn *turn, uint32_t *ret_ids);
+void workload_ids(const struct workload_segment *segment, uint32_t *ret_ids);
+
+/* For those who make workloads: append, and at the end work out ideal_hit_tokens. */
+int workload_add_session(struct workload *w, double start_s);
+int workload_add_turn(struct workload *w, const struct workload_turn *turn);
+int workload_add_segment(struct workload *w, struct workload_segment segment);
+/* Opens a turn's segments with the first `tokens` tokens of another turn's prompt. */
+int workload_repeat(struct workload *w, const struct workload_turn *before, uint32_t tokens);
+int workload_finish(struct workload *w);
+
+/* A generator of random numbers whose state is one word, the same everywhere. */
+uint64_t workload_random(uint64_t *state);
+double workload_uniform(uint64_t *state);                  /* [0, 1) */
+double workload_exponential(uint64_t *state, double mean); /* > 0 */
+uint64_t workload_key(uint64_t a, uint64_t b);
+
+#endif

@@ -1,0 +1,349 @@
+/* Claims about the laboratory: exact where it can be worked out by hand, and the same every time.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "bench/replay.h"
+
+static struct workload w;
+static struct replay_run run;
+static struct replay_arm arm;
+static char why[REPLAY_WHY_MAX];
+
+static int setup(void **state)
+{
+	(void)state;
+	replay_arm_init(&arm);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	workload_free(&w);
+	replay_run_free(&run);
+	return 0;
+}
+
+/* A session of one turn, sent at at_s: `prompt` tokens of its own text. */
+static void lone_turn(double at_s, uint64_t key, uint32_t prompt, uint32_t output)
+{
+	struct workload_turn t = { .at_s = at_s,
+				   .session = (uint32_t)w.sessions,
+				   .turn = 1,
+				   .prompt_tokens = prompt,
+				   .output_tokens = output,
+				   .segment = (uint32_t)w.segments };
+
+	t.answer = (struct workload_segment){ key + 1, 0, output };
+	assert_int_equal(workload_add_session(&w, at_s), 0);
+	assert_int_equal(workload_add_segment(&w, (struct workload_segment){ key, 0, prompt }), 0);
+	assert_int_equal(workload_add_turn(&w, &t), 0);
+}
+
+/* The session's next turn: the last one, its answer, `more` new tokens, after `think_s`. */
+static void next_turn(double think_s, uint64_t key, uint32_t more, uint32_t output)
+{
+	struct workload_turn before = w.turn[w.turns - 1];
+	struct workload_turn t = { .at_s = -1,
+				   .think_s = think_s,
+				   .session = before.session,
+				   .turn = before.turn + 1,
+				   .output_tokens = output,
+				   .segment = (uint32_t)w.segments };
+
+	t.prompt_tokens = before.prompt_tokens + before.output_tokens + more;
+	t.answer = (struct workload_segment){ key + 1, 0, output };
+	assert_int_equal(workload_repeat(&w, &before, before.prompt_tokens), 0);
+	assert_int_equal(workload_add_segment(&w, before.answer), 0);
+	assert_int_equal(workload_add_segment(&w, (struct workload_segment){ key, 0, more }), 0);
+	assert_int_equal(workload_add_turn(&w, &t), 0);
+}
+
+static void play(const char *text)
+{
+	struct replay_arm base = arm;
+
+	assert_int_equal(replay_arm_parse(&arm, &base, text, why), 0);
+	assert_int_equal(workload_finish(&w), 0);
+	assert_int_equal(replay_play(&run, &arm, &w, 7), 0);
+}
+
+static void make_design(double requests)
+{
+	struct workload_mix mix;
+
+	workload_mix_init(&mix);
+	mix.requests = requests;
+	assert_int_equal(workload_design(&w, &mix, 2), 0);
+}
+
+static double ttft_s(size_t i)
+{
+	return (double)(run.request[i].first_ns - run.request[i].arrive_ns) * 1e-9;
+}
+
+static double model_s(uint32_t cached, uint32_t tokens)
+{
+	return model_prefill_s(arm.profile, NULL, cached, tokens);
+}
+
+static void a_lone_request_takes_what_the_model_says(void **state)
+{
+	(void)state;
+	lone_turn(1.5, 100, 5000, 3);
+
+	play("eft+engines=1");
+
+	/* 5,000 a + 5,000^2 b + 1 ms; then two decode steps of W + context x kvr + 1 ms. */
+	double prefill = 5000 * 2.03e-4 + 25e6 * 2.05e-9 + 1e-3;
+	double decodes = 2 * (12.2e-3 + 1e-3) + (5001 + 5002) * 9.8e-8;
+	double e2e = (double)(run.request[0].end_ns - run.request[0].arrive_ns) * 1e-9;
+
+	assert_true(fabs(ttft_s(0) - prefill) < 1e-6);
+	assert_true(fabs(ttft_s(0) - model_s(0, 5000)) < 1e-6);
+	assert_true(fabs(e2e - prefill - decodes) < 1e-4);
+	assert_true(fabs((double)run.request[0].arrive_ns * 1e-9 - 1001.5) < 1e-9);
+}
+
+static void a_second_request_goes_to_the_empty_engine(void **state)
+{
+	(void)state;
+	lone_turn(0, 100, 8000, 200);
+	lone_turn(0.01, 200, 8000, 200);
+
+	play("eft+engines=2");
+
+	assert_int_not_equal(run.request[0].engine, run.request[1].engine);
+	assert_true(fabs(ttft_s(1) - model_s(0, 8000)) < 1e-6);
+}
+
+static void one_engine_serves_in_order(void **state)
+{
+	(void)state;
+	lone_turn(0, 100, 8192, 1);
+	lone_turn(0.1, 200, 8192, 1);
+
+	play("eft+engines=1");
+
+	/* Two full steps, one after the other; the second came 0.1 s late. */
+	assert_true(fabs(ttft_s(0) - model_s(0, 8192)) < 1e-6);
+	assert_true(fabs(ttft_s(1) - (2 * model_s(0, 8192) - 0.1)) < 1e-6);
+}
+
+static void the_next_turn_comes_after_the_answer_and_the_pause(void **state)
+{
+	(void)state;
+	lone_turn(0, 100, 20000, 40);
+	next_turn(3.25, 200, 500, 10);
+
+	play("eft");
+
+	assert_int_equal(run.request[1].arrive_ns, run.request[0].end_ns + 3250000000ull);
+	assert_int_equal(run.request[1].engine, run.request[0].engine);
+	assert_int_equal(run.request[1].home, run.request[0].engine);
+	assert_int_equal(run.request[1].cached_tokens, w.turn[1].ideal_hit_tokens);
+	assert_true(fabs(ttft_s(1) - model_s(w.turn[1].ideal_hit_tokens, 20540)) < 1e-6);
+}
+
+static void moving_costs_the_prefill_again(void **state)
+{
+	(void)state;
+	lone_turn(0, 100, 20000, 40);
+	next_turn(3, 200, 500, 10);
+
+	play("round-robin+engines=2"); /* the second turn goes where nothing is */
+
+	assert_int_not_equal(run.request[1].engine, run.request[0].engine);
+	assert_int_equal(run.request[1].cached_tokens, 0);
+	assert_int_equal(run.request[1].best_hit_tokens, w.turn[1].ideal_hit_tokens);
+	assert_true(fabs(ttft_s(1) - model_s(0, 20540)) < 1e-6);
+}
+
+/* Home is busy with a long cold prompt; the other engine is empty and can pull the prefix. */
+static void a_pull_costs_set_up_and_bytes(void **state)
+{
+	(void)state;
+	lone_turn(0, 100, 20000, 4);
+	next_turn(30, 200, 500, 10);
+	lone_turn(34, 300, 90000, 4);
+	lone_turn(34, 400, 90000, 4);
+
+	play("eft+engines=3+migrate=off+kv_transfer=1+pull_bandwidth=1e9");
+
+	const struct replay_request *r = &run.request[1];
+	double bytes = (double)r->pulled_tokens * 147456;
+
+	if (r->home == r->engine) { /* not the case this test is for */
+		fail_msg("the session stayed");
+	}
+	assert_int_equal(r->pulled_tokens, 20000);
+	assert_true(ttft_s(1) > 0.05 + bytes / 1e9);
+}
+
+static void the_same_seed_gives_the_same_bytes(void **state)
+{
+	struct replay_run first;
+
+	(void)state;
+	make_design(200);
+	play("eft");
+	first = run;
+	run = (struct replay_run){ 0 };
+	play("eft");
+
+	assert_int_equal(first.events, run.events);
+	assert_memory_equal(first.request, run.request, run.requests * sizeof(*run.request));
+	replay_run_free(&first);
+}
+
+static void every_arm_answers_every_request(void **state)
+{
+	static const char *const arms[] = {
+		"round-robin", "power-of-two", "sticky",  "linear",   "v2",           "v3",
+		"A+B-ttft",    "A-amortise",   "eft",     "sglang",   "least-load",   "dynamo",
+		"llm-d",       "preble",       "llumnix", "eft-live", "eft-no-agents"
+	};
+
+	(void)state;
+	make_design(120);
+	for (size_t i = 0; i < sizeof(arms) / sizeof(arms[0]); i++) {
+		replay_arm_init(&arm);
+		play(arms[i]); /* conservation is asserted at the end of every play */
+		for (size_t k = 0; k < run.requests; k++) {
+			assert_true(run.request[k].engine >= 0 && run.request[k].engine < 8);
+			assert_true(run.request[k].end_ns >= run.request[k].first_ns);
+		}
+		replay_run_free(&run);
+	}
+}
+
+static void nothing_is_faster_than_the_floor(void **state)
+{
+	double figure[REPLAY_FIGURES_NR];
+
+	(void)state;
+	make_design(200);
+	play("eft-live");
+
+	assert_int_equal(replay_figures(&run, &arm, &w, figure), 0);
+	for (size_t i = 0; i < run.requests; i++)
+		assert_true(ttft_s(i) >
+			    model_s(w.turn[i].ideal_hit_tokens, w.turn[i].prompt_tokens) - 1e-6);
+	assert_true(figure[REPLAY_floor_mean_s] <= figure[REPLAY_ttft_mean_s]);
+	assert_true(figure[REPLAY_hit_ratio] <= figure[REPLAY_ideal_hit_ratio]);
+}
+
+static void seeing_the_load_beats_turns(void **state)
+{
+	double blind[REPLAY_FIGURES_NR], seeing[REPLAY_FIGURES_NR];
+
+	(void)state;
+	make_design(300);
+	play("round-robin");
+	assert_int_equal(replay_figures(&run, &arm, &w, blind), 0);
+	replay_run_free(&run);
+	replay_arm_init(&arm);
+	play("eft");
+	assert_int_equal(replay_figures(&run, &arm, &w, seeing), 0);
+
+	assert_true(seeing[REPLAY_ttft_p90_s] < 0.7 * blind[REPLAY_ttft_p90_s]);
+	assert_true(seeing[REPLAY_hit_ratio] > blind[REPLAY_hit_ratio] + 0.2);
+}
+
+static void figures_are_worked_out_by_hand(void **state)
+{
+	double f[REPLAY_FIGURES_NR];
+
+	(void)state;
+	lone_turn(0, 100, 20000, 2);
+	next_turn(1, 200, 500, 2);
+	lone_turn(90, 300, 1000, 2);
+	lone_turn(95, 400, 4000, 2);
+
+	play("round-robin+engines=2");
+	assert_int_equal(replay_figures(&run, &arm, &w, f), 0);
+
+	assert_true(fabs(f[REPLAY_heavy_t1_mean_s] - ttft_s(0)) < 1e-12);
+	assert_true(fabs(f[REPLAY_heavy_t2_mean_s] - ttft_s(1)) < 1e-12);
+	assert_true(fabs(f[REPLAY_warm_mean_s] - ttft_s(2)) < 1e-12);
+	assert_true(fabs(f[REPLAY_medium_p90_s] - ttft_s(3)) < 1e-12);
+	assert_true(fabs(f[REPLAY_ttft_p50_s] - ttft_s(3)) < 1e-12); /* second of four */
+	assert_true(f[REPLAY_candidates] == 1 && f[REPLAY_hot] == 1);
+	assert_true(f[REPLAY_victims] == (ttft_s(1) > 5));
+	assert_true(f[REPLAY_migrations] == 1 && f[REPLAY_migrations_hot] == 1);
+	assert_true(f[REPLAY_hit_ratio] == 0);
+}
+
+static void means_and_their_errors(void **state)
+{
+	const double values[] = { 2, 4, 9 };
+	struct replay_mean m = replay_mean_of(values, 3);
+
+	(void)state;
+	assert_true(fabs(m.mean - 5) < 1e-12);
+	assert_true(fabs(m.error - sqrt(26.0 / 2 / 3)) < 1e-12);
+	assert_true(replay_mean_of(values, 1).error == 0);
+}
+
+static void an_arms_text_says_all_of_it(void **state)
+{
+	struct replay_arm base = arm;
+
+	(void)state;
+	assert_int_equal(replay_arm_parse(&arm, &base, "A+B-1.5+sample=0.5+state=live", why), 0);
+	assert_int_equal(arm.params.policy, POLICY_CONTENTION);
+	assert_int_equal(arm.params.migrate, MIGRATE_FORCE);
+	assert_true(arm.sample == 0.5 && arm.state == REPLAY_STATE_LIVE);
+	assert_string_equal(arm.name, "A+B-1.5+sample=0.5+state=live");
+	assert_int_equal(replay_arm_parse(&arm, &base, "dynamo", why), 0);
+	assert_int_equal(arm.peer, PEER_DYNAMO);
+	assert_int_equal(replay_arm_parse(&arm, &base, "eft+smaple=1", why), -22);
+	assert_non_null(strstr(why, "smaple"));
+	assert_int_equal(replay_arm_parse(&arm, &base, "nobody", why), -22);
+	assert_int_equal(replay_arm_parse(&arm, &base, "eft+engines=0", why), -22);
+}
+
+static void every_preset_can_be_parsed(void **state)
+{
+	struct replay_arm base = arm;
+	const char *meaning, *name;
+	unsigned suites;
+
+	(void)state;
+	for (size_t i = 0; (name = replay_preset(i, &meaning, &suites)); i++) {
+		if (replay_arm_parse(&arm, &base, name, why) != 0)
+			fail_msg("%s: %s", name, why);
+		assert_true(suites != 0 && suites < 1u << REPLAY_SUITES_NR);
+	}
+}
+
+int main(void)
+{
+#define CLAIM(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+	const struct CMUnitTest tests[] = {
+		CLAIM(a_lone_request_takes_what_the_model_says),
+		CLAIM(a_second_request_goes_to_the_empty_engine),
+		CLAIM(one_engine_serves_in_order),
+		CLAIM(the_next_turn_comes_after_the_answer_and_the_pause),
+		CLAIM(moving_costs_the_prefill_again),
+		CLAIM(a_pull_costs_set_up_and_bytes),
+		CLAIM(the_same_seed_gives_the_same_bytes),
+		CLAIM(every_arm_answers_every_request),
+		CLAIM(nothing_is_faster_than_the_floor),
+		CLAIM(seeing_the_load_beats_turns),
+		CLAIM(figures_are_worked_out_by_hand),
+		CLAIM(means_and_their_errors),
+		CLAIM(an_arms_text_says_all_of_it),
+		CLAIM(every_preset_can_be_parsed),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

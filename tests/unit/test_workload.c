@@ -1,0 +1,265 @@
+/* Claims about replay's workloads: what is asked is the same for every arm, and as the trace says.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "bench/workload.h"
+
+static struct workload w;
+static char path[64], why[WORKLOAD_WHY_MAX];
+
+static int teardown(void **state)
+{
+	(void)state;
+	workload_free(&w);
+	if (path[0])
+		unlink(path);
+	path[0] = 0;
+	return 0;
+}
+
+static void write_file(const char *text)
+{
+	snprintf(path, sizeof(path), "workload-XXXXXX");
+	int fd = mkstemp(path);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+	close(fd);
+}
+
+static uint32_t *prompt_of(const struct workload_turn *turn)
+{
+	uint32_t *ids = malloc(turn->prompt_tokens * sizeof(*ids));
+
+	assert_non_null(ids);
+	workload_prompt(&w, turn, ids);
+	return ids;
+}
+
+/* Leading tokens that two prompts have in common. */
+static uint32_t common(const struct workload_turn *a, const struct workload_turn *b)
+{
+	uint32_t *x = prompt_of(a), *y = prompt_of(b), n = 0;
+
+	while (n < a->prompt_tokens && n < b->prompt_tokens && x[n] == y[n])
+		n++;
+	free(x);
+	free(y);
+	return n;
+}
+
+static void make_design(uint64_t seed)
+{
+	struct workload_mix mix;
+
+	workload_mix_init(&mix);
+	assert_int_equal(workload_design(&w, &mix, seed), 0);
+}
+
+static void the_mix_is_the_design_documents(void **state)
+{
+	double heavy1 = 0, heavy2 = 0, medium = 0, hits = 0, first = 0, n;
+
+	(void)state;
+	make_design(11);
+
+	n = (double)w.turns;
+	for (size_t i = 0; i < w.turns; i++) {
+		const struct workload_turn *t = &w.turn[i];
+		int heavy = t->prompt_tokens >= 16384;
+
+		heavy1 += heavy && t->turn == 1;
+		first += heavy && t->turn == 1 ? t->prompt_tokens : 0;
+		heavy2 += heavy && t->turn > 1;
+		hits += heavy && t->turn > 1 ? (double)t->ideal_hit_tokens / t->prompt_tokens : 0;
+		medium += !heavy && t->prompt_tokens - t->ideal_hit_tokens > 2048;
+	}
+	assert_int_equal(w.turns, 850);
+	assert_true(heavy2 / n > 0.38 && heavy2 / n < 0.52);
+	assert_true(heavy1 / n > 0.11 && heavy1 / n < 0.19);
+	assert_true(medium / n > 0.17 && medium / n < 0.27);
+	assert_true(first / heavy1 > 34000 && first / heavy1 < 44000);
+	assert_true(hits / heavy2 > 0.94 && hits / heavy2 < 0.99);
+}
+
+static void a_turn_repeats_the_turn_before_and_its_answer(void **state)
+{
+	unsigned seen = 0;
+
+	(void)state;
+	make_design(3);
+
+	for (size_t i = 1; i < 60; i++) {
+		const struct workload_turn *before = &w.turn[i - 1], *t = &w.turn[i];
+		uint32_t base = before->prompt_tokens, *ids;
+		uint32_t answer[8];
+		struct workload_segment head = before->answer;
+
+		if (t->turn == 1)
+			continue;
+		seen++;
+		assert_int_equal(common(before, t), base);
+		head.tokens = 8;
+		workload_ids(&head, answer);
+		ids = prompt_of(t);
+		assert_memory_equal(ids + base, answer, sizeof(answer));
+		free(ids);
+		assert_true(t->ideal_hit_tokens <= base + before->output_tokens);
+		assert_true(t->ideal_hit_tokens + 16 > base + before->output_tokens);
+	}
+	assert_true(seen > 10);
+}
+
+static void a_seed_gives_the_same_workload_and_another_one_another(void **state)
+{
+	struct workload first;
+
+	(void)state;
+	make_design(5);
+	first = w;
+	w = (struct workload){ 0 };
+	make_design(5);
+
+	assert_int_equal(w.turns, first.turns);
+	assert_memory_equal(w.turn, first.turn, w.turns * sizeof(*w.turn));
+	assert_memory_equal(w.segment, first.segment, w.segments * sizeof(*w.segment));
+	workload_free(&w);
+	make_design(6);
+	assert_memory_not_equal(w.turn, first.turn, 10 * sizeof(*w.turn));
+	workload_free(&first);
+}
+
+static void mooncakes_blocks_are_shared_by_id(void **state)
+{
+	struct workload_pick pick;
+
+	(void)state;
+	write_file("{\"timestamp\": 1000, \"input_length\": 2100, \"output_length\": 5, "
+		   "\"hash_ids\": [0, 1, 2, 3, 4]}\n"
+		   "[3000, 2700, 6, [[0, 3], 9, 10]]\n"
+		   "[3500, 600, 7, [0, 77]]\n");
+	workload_pick_init(&pick);
+
+	assert_int_equal(workload_mooncake(&w, path, &pick, why), 0);
+
+	assert_int_equal(w.turns, 3);
+	assert_true(w.turn[0].at_s == 0 && w.turn[1].at_s == 2 && w.turn[2].at_s == 2.5);
+	assert_int_equal(w.turn[0].prompt_tokens, 2100);
+	assert_int_equal(common(&w.turn[0], &w.turn[1]), 2048);
+	assert_int_equal(w.turn[1].ideal_hit_tokens, 2048);
+	assert_int_equal(w.turn[2].ideal_hit_tokens, 512);
+	assert_int_equal(w.turn[0].ideal_hit_tokens, 0);
+}
+
+static void a_conversation_of_mooncake_is_found_by_its_blocks(void **state)
+{
+	struct workload_pick pick;
+
+	(void)state;
+	write_file("[0, 2048, 5, [0, 1, 2, 3]]\n[9, 2048, 5, [0, 1, 8, 9]]\n"
+		   "[50, 3072, 5, [0, 1, 2, 3, 20, 21]]\n");
+	workload_pick_init(&pick);
+
+	assert_int_equal(workload_mooncake(&w, path, &pick, why), 0);
+
+	assert_int_equal(w.sessions, 2);
+	assert_int_equal(w.turn[2].session, w.turn[0].session);
+	assert_int_equal(w.turn[2].turn, 2);
+	assert_int_equal(w.turn[1].turn, 1);
+}
+
+static void azures_times_are_read_in_both_forms(void **state)
+{
+	struct workload_pick pick;
+
+	(void)state;
+	write_file("TIMESTAMP,ContextTokens,GeneratedTokens\n"
+		   "2023-11-16 23:59:59.500000,4808,10\n2023-11-17 00:00:01.000000,3180,8\n");
+	workload_pick_init(&pick);
+
+	assert_int_equal(workload_azure(&w, path, &pick, why), 0);
+
+	assert_int_equal(w.turns, 2);
+	assert_true(w.turn[1].at_s > 1.499 && w.turn[1].at_s < 1.501);
+	assert_int_equal(w.turn[1].prompt_tokens, 3180);
+	assert_int_equal(w.turn[1].output_tokens, 8);
+	assert_int_equal(w.turn[1].ideal_hit_tokens, 0);
+}
+
+static void an_asked_rate_keeps_the_rhythm(void **state)
+{
+	struct workload_pick pick;
+
+	(void)state;
+	write_file("t_s,input,output\n0,100,1\n1,100,1\n4,100,1\n");
+	workload_pick_init(&pick);
+	pick.rate = 3;
+
+	assert_int_equal(workload_azure(&w, path, &pick, why), 0);
+
+	assert_true(w.turn[1].at_s == 0.25 && w.turn[2].at_s == 1);
+}
+
+static void a_broken_line_is_named(void **state)
+{
+	struct workload_pick pick;
+
+	(void)state;
+	write_file("[0, 100, 5, [0]]\n[0, 100, 5]\n");
+	workload_pick_init(&pick);
+
+	assert_int_equal(workload_mooncake(&w, path, &pick, why), -22);
+
+	assert_non_null(strstr(why, "line 2"));
+}
+
+static void a_traces_sessions_share_their_system_prompt(void **state)
+{
+	struct workload_pick pick;
+	const struct workload_turn *second;
+
+	(void)state;
+	write_file("{\"id\":\"a\",\"bs\":64,\"tool_tokens\":640,\"system_tokens\":0,\"r\":"
+		   "[[0,1000,30,0,1,[[1,15]]],[9,1500,20,4.5,1,[[1,23]]]]}\n"
+		   "{\"id\":\"b\",\"bs\":64,\"tool_tokens\":640,\"system_tokens\":0,\"r\":"
+		   "[[0,2000,30,0,1,[[1,31]]]]}\n");
+	workload_pick_init(&pick);
+
+	assert_int_equal(workload_sessions(&w, path, &pick, why), 0);
+
+	assert_int_equal(w.turns, 3);
+	assert_int_equal(w.sessions, 2);
+	size_t a = w.session[0].turns == 2 ? 0 : 1;
+	second = &w.turn[w.session[a].turn + 1];
+	assert_int_equal(common(&w.turn[w.session[0].turn], &w.turn[w.session[1].turn]), 640);
+	assert_int_equal(common(&w.turn[w.session[a].turn], second), 1000);
+	assert_true(second->think_s == 4.5 && second->at_s < 0);
+	assert_int_equal(second->ideal_hit_tokens, 1024); /* with the answer of 30 tokens */
+}
+
+int main(void)
+{
+#define CLAIM(name) cmocka_unit_test_teardown(name, teardown)
+	const struct CMUnitTest tests[] = {
+		CLAIM(the_mix_is_the_design_documents),
+		CLAIM(a_turn_repeats_the_turn_before_and_its_answer),
+		CLAIM(a_seed_gives_the_same_workload_and_another_one_another),
+		CLAIM(mooncakes_blocks_are_shared_by_id),
+		CLAIM(a_conversation_of_mooncake_is_found_by_its_blocks),
+		CLAIM(azures_times_are_read_in_both_forms),
+		CLAIM(an_asked_rate_keeps_the_rhythm),
+		CLAIM(a_broken_line_is_named),
+		CLAIM(a_traces_sessions_share_their_system_prompt),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
