@@ -527,6 +527,42 @@ static void random_bytes_are_survived(void **state)
 	}
 }
 
+static void a_dispatch_that_came_to_nothing_is_taken_back(void **state)
+{
+	const uint64_t epochs[ENGINES] = { 10, 11, 12, 13 };
+	struct session_key key = named("a");
+	struct session before, after;
+
+	dispatch(key, 2, 1, 5);
+	before = found(key, 5);
+	assert_int_equal(dispatch(key, 3, 2, 6), 1);
+	session_undo_dispatch(&sessions, key, &before, 3, at(6).ns);
+	after = found(key, 6);
+	assert_int_equal(session_home(&after, epochs, ENGINES), 2);
+	assert_int_equal(session_recent_moves(&after), 0);
+	assert_int_equal(after.turn, 1);
+	assert_int_equal(after.dispatches, 1);
+
+	dispatch(named("new"), 3, 1, 6);
+	session_undo_dispatch(&sessions, named("new"), NULL, 3, at(6).ns);
+	after = found(named("new"), 6);
+	assert_int_equal(session_home(&after, epochs, ENGINES), SESSION_NO_ENGINE);
+}
+
+static void a_dispatch_is_not_taken_back_over_a_later_one(void **state)
+{
+	struct session_key key = named("a");
+	struct session before;
+
+	dispatch(key, 2, 1, 5);
+	before = found(key, 5);
+	dispatch(key, 3, 2, 6);
+	dispatch(key, 3, 2, 6); /* a second request of the same turn */
+	session_undo_dispatch(&sessions, key, &before, 3, at(6).ns);
+	assert_int_equal(found(key, 6).engine, 3);
+	session_undo_dispatch(&sessions, named("unknown"), NULL, 3, at(6).ns);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -538,6 +574,8 @@ int main(void)
 		TEST(an_engine_that_restarted_is_no_home),
 		TEST(moves_are_counted_and_the_last_five_turns_remembered),
 		TEST(a_retry_binds_to_the_engine_that_served),
+		TEST(a_dispatch_that_came_to_nothing_is_taken_back),
+		TEST(a_dispatch_is_not_taken_back_over_a_later_one),
 		TEST(a_late_answer_does_not_hide_a_later_turn_s_count),
 		TEST(an_answer_without_usage_keeps_the_last_exact_count),
 		TEST(a_compacted_session_counts_from_its_new_turn),
