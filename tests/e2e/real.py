@@ -297,14 +297,17 @@ def a_vllm_whose_core_died_is_down_and_its_streams_are_cut(t):
     engine = with_agent(t, "vllm")
     if not engine.process:
         raise Skip("this vLLM is somebody's own")
-    front = router(t, "auto", {"vllm": engine, "other": llamacpp(t)})
-    wires = [stream(engine.address, 3000) for _ in range(2)]
+    front = router(t, "auto", {"vllm": engine, "other": llamacpp(t)})  # in the agent's region
+    alone = router(t, "auto", {"vllm": engine})
+    wires = [stream(alone.address, 3000) for _ in range(2)]
+    heads = [wire.read_head() for wire in wires]
     until(t, "vllm", lambda s: s["fields"]["running"] == 2, "two run", 30)
     for pid in engine.children("EngineCor"):
         os.kill(pid, signal.SIGKILL)
     until(t, "vllm", lambda s: s["health"] == "down", "down", 60)
-    for wire in wires:
-        wire.close()
+    for wire, answer in zip(wires, heads):
+        wire.read_body(answer)
+        check(not answer.complete or b'"error"' in answer.body, "a cut stream passed for whole")
     for _ in range(6):
         answer = post(front.address, CHAT, greedy(user("x")), seconds=60)
         equal((answer.status, answer.get("x-turnward-engine")), (200, "other"))
