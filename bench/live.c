@@ -10,23 +10,24 @@
 #include "shm/base/opt.h"
 
 /* X(id, name, value, help) */
-#define LIVE_OPTIONS(X)                                                                        \
-	X(ROUTER, "router", "A:P", "where to send requests (127.0.0.1:8080)")                  \
-	X(ADMIN, "admin", "A:P", "the router's admin listener, or unix:PATH: its counters")    \
-	X(LATENESS, "lateness", "URL", "a modelled engine to ask; may be repeated (agents')")  \
-	X(SESSIONS, "sessions", "FILE", "see traces/README.md (traces/claude_code.jsonl)")     \
-	X(LIMIT, "limit", "N", "sessions to play (all of the file, each once)")                \
-	X(RATE, "rate", "R", "new sessions per model second (0.25); 0: all at once")           \
-	X(SPEED, "speed", "X", "what the engines were started with (1)")                       \
-	X(SEED, "seed", "N", "of order and arrival times (1)")                                 \
-	X(THINK_MAX, "think-max", "S", "longest think time, model seconds (60)")               \
-	X(TURNS, "turns", "N", "of a session at most (12)")                                    \
-	X(REQUESTS, "requests", "N", "begin no more than N (no bound)")                        \
-	X(MODEL, "model", "NAME", "to ask for (the first of /v1/models)")                      \
-	X(NO_ID, "no-session-id", NULL, "send no x-session-id")                                \
-	X(MEASURE, "measure", "S", "stop after S wall seconds: shows whether the speed holds") \
-	X(VERIFY, "verify-model", NULL, "one engine: compare with the model's virtual time")   \
-	X(IO, "io", "LOOP", "auto, uring, epoll (auto)")                                       \
+#define LIVE_OPTIONS(X)                                                                         \
+	X(ROUTER, "router", "A:P", "where to send requests (127.0.0.1:8080)")                   \
+	X(ADMIN, "admin", "A:P", "the router's admin listener, or unix:PATH: its counters")     \
+	X(LATENESS, "lateness", "URL", "a modelled engine to ask; may be repeated (agents')")   \
+	X(SESSIONS, "sessions", "FILE", "see traces/README.md (traces/claude_code.jsonl)")      \
+	X(LIMIT, "limit", "N", "sessions to play (all of the file, each once)")                 \
+	X(RATE, "rate", "R", "new sessions per model second (0.25); 0: all at once")            \
+	X(SPEED, "speed", "X", "what the engines were started with (1)")                        \
+	X(SEED, "seed", "N", "of order and arrival times (1)")                                  \
+	X(THINK_MAX, "think-max", "S", "longest think time, model seconds (60)")                \
+	X(TURNS, "turns", "N", "of a session at most (12)")                                     \
+	X(REQUESTS, "requests", "N", "begin no more than N (no bound)")                         \
+	X(MODEL, "model", "NAME", "to ask for (the first of /v1/models)")                       \
+	X(NO_ID, "no-session-id", NULL, "send no x-session-id")                                 \
+	X(LONG_FIRST, "long-first", NULL, "sessions that take long arrive first: no idle tail") \
+	X(MEASURE, "measure", "S", "stop after S wall seconds: shows whether the speed holds")  \
+	X(VERIFY, "verify-model", NULL, "one engine: compare with the model's virtual time")    \
+	X(IO, "io", "LOOP", "auto, uring, epoll (auto)")                                        \
 	X(JSON, "json", "FILE", "write JSON there; - is stdout")
 #define OPTION_ENUM(id, name, value, help) OPTION_##id,
 enum { OPTION_NONE, LIVE_OPTIONS(OPTION_ENUM) };
@@ -128,6 +129,9 @@ static void option_take(struct live_options *o, int id, const char *value)
 		break;
 	case OPTION_NO_ID:
 		o->session_header = false;
+		break;
+	case OPTION_LONG_FIRST:
+		o->long_first = true;
 		break;
 	case OPTION_MEASURE:
 		o->measure_s = number_of("measure", value, 0.1, 1e6);

@@ -50,7 +50,7 @@ enum live_failure {
 
 struct live_options {
 	struct addr router, admin;
-	bool has_admin, session_header, verify_model;
+	bool has_admin, session_header, verify_model, long_first;
 	struct addr engine[LIVE_ENGINES_MAX];
 	unsigned engines;
 	const char *path, *json;

@@ -19,7 +19,8 @@
 #include "shm/base/jread.h"
 
 enum { TAG_SIGNAL = UINT32_MAX, PROGRESS_NS = 250 * NS_PER_MS };
-#define NEVER UINT64_MAX
+#define TOKEN_S 0.03 /* of an answer, roughly */
+#define NEVER   UINT64_MAX
 
 enum phase {
 	PHASE_AHEAD,   /* has not arrived, or thinks */
@@ -513,6 +514,26 @@ static uint64_t draw(uint64_t *state)
 	return x ^ x >> 31;
 }
 
+/* About how long a session takes by itself, model seconds. */
+static double session_s(const struct sessions *sessions, uint32_t index)
+{
+	const struct session_trace *session = &sessions->session[index];
+	double sum_s = 0;
+
+	for (uint32_t i = 0; i < session->turns; i++)
+		sum_s += sessions->turn[session->turn + i].think_s +
+			 sessions->turn[session->turn + i].output_tokens * TOKEN_S;
+	return sum_s;
+}
+
+static int by_length(const void *a, const void *b, void *sessions)
+{
+	double x = session_s(sessions, ((const struct player *)a)->index);
+	double y = session_s(sessions, ((const struct player *)b)->index);
+
+	return (x < y) - (x > y);
+}
+
 /* Which sessions, in which order, when: all from the seed. More than the file has are copies. */
 static void arrivals_draw(struct play *p, uint64_t begin_ns)
 {
@@ -537,6 +558,8 @@ static void arrivals_draw(struct play *p, uint64_t begin_ns)
 						.copy = (uint32_t)(i / all),
 						.handle = -1 };
 	free(order);
+	if (o->long_first)
+		qsort_r(p->player, p->players, sizeof(*p->player), by_length, &p->run->sessions);
 	for (size_t i = 0; i < p->players; i++) {
 		double u = ((double)(draw(&state) >> 11) + 0.5) * 0x1p-53;
 
