@@ -173,7 +173,8 @@ static int tail_set(struct tails *t, uint32_t id, uint32_t session)
 	return 0;
 }
 
-/* Adds the ids of one list entry as blocks, cut to what the prompt still has room for. */
+/* Adds the ids of one list entry as blocks, cut to what the prompt still has room for; *ret_last
+ * is the last full one. */
 static int add_blocks(struct workload *w, const struct jread *entry, uint32_t *left,
 		      uint32_t *ret_last)
 {
@@ -196,7 +197,8 @@ static int add_blocks(struct workload *w, const struct jread *entry, uint32_t *l
 		err = workload_add_segment(
 			w, (struct workload_segment){ workload_key(9, id), 0, tokens });
 		*left -= tokens;
-		*ret_last = (uint32_t)id;
+		if (tokens == MOONCAKE_BLOCK)
+			*ret_last = (uint32_t)id;
 	}
 	return err;
 }

@@ -165,8 +165,9 @@ static void a_conversation_of_mooncake_is_found_by_its_blocks(void **state)
 	struct workload_pick pick;
 
 	(void)state;
-	write_file("[0, 2048, 5, [0, 1, 2, 3]]\n[9, 2048, 5, [0, 1, 8, 9]]\n"
-		   "[50, 3072, 5, [0, 1, 2, 3, 20, 21]]\n");
+	/* Its last block is not full, and so not the same when the conversation goes on. */
+	write_file("[0, 2000, 5, [0, 1, 2, 3]]\n[9, 2048, 5, [0, 1, 8, 9]]\n"
+		   "[50, 3072, 5, [0, 1, 2, 19, 20, 21]]\n");
 	workload_pick_init(&pick);
 
 	assert_int_equal(workload_mooncake(&w, path, &pick, why), 0);
