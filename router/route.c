@@ -17,10 +17,12 @@ enum {
 	OUTPUT_TOKENS_MAX = 1 << 20,
 	PROMPT_TOKENS_MAX = 1 << 30,
 	ID_SUFFIXES_MAX = 32,     /* tried before a fresh id is made */
+	HOME_SLACK_TOKENS = 512,  /* what whole blocks leave out of a short prompt */
 	CHARGE_SMALL_TOKENS = 16, /* what a request that makes no tokens is taken for */
 };
 
 static const double calibration_alpha = 0.15;
+static const double home_seen = 0.75; /* of its last prompt, for a home to be believed */
 
 /* ---- begin, free ---- */
 
@@ -268,8 +270,19 @@ static void estimate(struct worker *w, struct exchange *x, const uint64_t *epoch
 		*ret_home_hit = r->bound_tokens;
 }
 
+/*
+ * Whether home still has what the session knows of it: the session remembers for ever, a cache does
+ * not. Where the index has lost sight of the last prompt, its engine has evicted it.
+ */
+static int home_holds(const struct route *r, const struct session *s, uint32_t blocks, double hit)
+{
+	return r->bound_tokens || r->chain_nr == 0 || blocks == r->chain_nr ||
+	       hit + HOME_SLACK_TOKENS >= home_seen * (double)s->prompt_tokens;
+}
+
 /* Hits in tokens: blocks x bytes of a block x this prompt's tokens per byte; home knows better. */
-static void hits(struct worker *w, struct route *r, uint64_t home_hit, uint32_t *ret_hits)
+static void hits(struct worker *w, struct route *r, const struct session *s, uint64_t home_hit,
+		 uint32_t *ret_hits)
 {
 	uint32_t blocks[STATE_ENGINES_MAX] = { 0 };
 	double per_block = 0;
@@ -283,7 +296,8 @@ static void hits(struct worker *w, struct route *r, uint64_t home_hit, uint32_t 
 		int region = w->engines[i].region_index;
 		double hit = region >= 0 ? blocks[region] * per_block : 0;
 
-		if ((int)i == r->home && hit < (double)home_hit)
+		if ((int)i == r->home && hit < (double)home_hit &&
+		    (region < 0 || home_holds(r, s, blocks[region], hit)))
 			hit = (double)home_hit;
 		/* The last token is always computed. */
 		ret_hits[i] = hit >= r->prompt_tokens ? r->prompt_tokens - 1 : (uint32_t)hit;
@@ -557,7 +571,7 @@ int route_decide(struct worker *w, struct exchange *x)
 	find_bound(w, x, epochs);
 	find_session(w, x);
 	estimate(w, x, epochs, &session, &home_hit);
-	hits(w, r, home_hit, hit);
+	hits(w, r, &session, home_hit, hit);
 	refill_budget(w);
 	fill_request(w, x, &session, &request);
 	r->any_open = any_open(w, x);

@@ -129,4 +129,33 @@ def a_stream_may_wait_for_its_first_token_longer_than_for_others(t):
     check(answer.complete, "the stream was cut before its first token")
 
 
+@case
+def a_home_that_evicted_its_session_is_not_believed_to_hold_it(t):
+    """Three sessions that an engine's cache cannot hold together: the first one's is gone."""
+    url = modelled(t, 1, "--kv-tokens", 16000)[0]
+    router = t.router(f"a={url}")
+    t.start("turnward-agent", "--engine", f"a={url}", "--kind", "vllm", "--period", 50, "--region",
+            t.region)
+    eventually(lambda: b'turnward_agent_kv_capacity_tokens{engine="a"}' in
+               ask(router.admin, "GET", "/metrics").body, text="the agent's record is there")
+
+    def turn(name, *more):
+        messages = [{"role": "user", "content": f" w{name * 3}" * 9000}, *more]
+        body = {"messages": messages, "model": "Qwen3-8B", "max_tokens": 4}
+        answer = ask(router.address, "POST", "/v1/chat/completions", body,
+                     [("x-session-id", name)], seconds=30)
+        equal(answer.status, 200, "status")
+        return answer.json()
+    first = turn("a")["choices"][0]["message"]
+    again = turn("a", first, {"role": "user", "content": "and"})
+    equal(again["usage"]["prompt_tokens_details"]["cached_tokens"] > 8000, True, "cached at once")
+    for name in "bc":
+        turn(name)
+    turn("a", first, {"role": "user", "content": "then"})
+    said = eventually(lambda: len(router.log("request", path="CHAT")) == 5 and
+                      router.log("request", path="CHAT"))
+    check(said[1]["hit"] > 0.9, f"home holds what it has just computed: {said[1]['hit']}")
+    check(said[4]["hit"] < 0.2, f"home is believed to hold what it evicted: {said[4]['hit']}")
+
+
 main()
