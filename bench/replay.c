@@ -27,14 +27,14 @@ enum { ARMS_MAX = 64, SETS_MAX = 32, SEEDS_MAX = 1000 };
 	X(REQUESTS, "requests", "N", "of one seed (850; files: all)")                    \
 	X(RATE, "rate", "R", "new sessions, or open-loop requests, a second")            \
 	X(MIX, "mix", "KEY=V", "changes the generator of design; may be repeated")       \
-	X(SET, "set", "KEY=V", "for every arm: parameter or world; may be repeated")     \
+	X(SET, "set", "KEY=V", "for every arm, as --list has it; may be repeated")       \
 	X(PROFILE, "profile", "NAME", "of the engines: q8b, q14b (q8b)")                 \
-	X(ENGINES, "engines", "N", "how many (8)")                                       \
+	X(ENGINES, "engines", "N", NULL)                                                 \
 	X(SLOW, "slow", "F", "the first is F times slower, unknown to the router")       \
 	X(SAMPLE, "sample", "S", "seconds between agents' samples (0.1)")                \
 	X(NO_OWN, "no-own-dispatches", NULL, "samples as they are, nothing added")       \
 	X(BANDWIDTH, "kv-bandwidth", "GB/S", "prefixes are pulled, believed and really") \
-	X(CAP, "long-prefill-cap", "N", "engines' cap on one prompt's share of a step")  \
+	X(CAP, "long-prefill-cap", "N", NULL)                                            \
 	X(LIST, "list", NULL, "shows arms and keys")                                     \
 	X(JSON, "json", "FILE", "write JSON there; - is stdout")
 #define OPTION_ENUM(id, name, value, help) OPTION_##id,

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Cases of turnward-bench replay: the policy laboratory's command line, its files and its JSON."""
+import json
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from harness import *  # noqa: E402,F403
+
+SMALL = ("--requests", "80", "--seeds", "2")
+
+
+def replay(t, *args, code=0):
+    return t.run("turnward-bench", "replay", *args, "--json", "-", code=code, seconds=60)
+
+
+@case
+def equal_seeds_give_equal_bytes(t):
+    first = replay(t, *SMALL, "--arms", "linear,eft,dynamo")
+    again = replay(t, *SMALL, "--arms", "linear,eft,dynamo")
+    other = replay(t, *SMALL, "--arms", "linear,eft,dynamo", "--seed", "7")
+    equal(first.out, again.out, "two runs")
+    check(first.out != other.out, "another seed gives the same figures")
+
+
+@case
+def every_arm_has_the_figures_scripts_rely_on(t):
+    figures = json.loads(replay(t, *SMALL, "--arms", "linear,eft").out)
+    equal([arm["name"] for arm in figures["arms"]], ["linear", "eft"], "arms")
+    for arm in figures["arms"]:
+        for q in ("mean", "p50", "p90", "p99"):
+            check(arm["ttft_s"][q] > 0, f"ttft_s.{q}")
+        check(arm["tpot_s"]["p90"] > 0 and arm["e2e_s"]["p50"] > arm["ttft_s"]["p50"], "times")
+        equal(sorted(arm["class"]), ["HEAVY", "MEDIUM", "WARM"], "classes")
+        for key in ("heavy_t2_mean_s", "victims", "migrations", "hit_ratio", "balance"):
+            check(isinstance(arm[key], (int, float)), key)
+        check(len(arm["figures"]["ttft_p90_s"]["seeds"]) == 2, "a value a seed")
+    base = figures["arms"][0]["figures"]["ttft_p90_s"]
+    equal(base["against_base_percent"], 0, "the base against itself")
+
+
+@case
+def recorded_sessions_are_played(t):
+    trace = os.path.join(ROOT, "bench/traces/claude_code.jsonl")
+    figures = json.loads(replay(t, *SMALL, "--workload", "sessions", "--file", trace, "--arms",
+                                "sticky").out)
+    arm = figures["arms"][0]
+    equal(figures["requests"], 80, "requests")
+    equal(arm["migrations"], 0, "sticky sessions that moved")
+    check(arm["hit_ratio"] > 0.5, f"later turns find nothing cached: {arm['hit_ratio']}")
+
+
+@case
+def mistakes_are_told(t):
+    done = t.run("turnward-bench", "replay", "--arms", "nobody", code=2)
+    contains(done.err, "there is no arm 'nobody'", "an unknown arm")
+    done = t.run("turnward-bench", "replay", "--set", "sample=0", code=2)
+    contains(done.err, "sample must be", "a number out of bounds")
+    done = t.run("turnward-bench", "replay", "--workload", "azure", "--file", "/nowhere", code=1)
+    contains(done.err, "No such file", "a file that is not there")
+
+
+main()
