@@ -1,6 +1,7 @@
 /* Blocking HTTP/1.1 for a bench's few questions; see ask.h. */
 #include "bench/ask.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -33,6 +34,8 @@ static char *read_all(int fd, size_t *ret_len)
 	while (text) {
 		ssize_t n = recv(fd, text + len, room - len - 1, 0);
 
+		if (n < 0 && errno == EINTR)
+			continue;
 		if (n <= 0)
 			break;
 		len += (size_t)n;
@@ -74,7 +77,8 @@ static bool body_only(char *text, size_t len, size_t *ret_len)
 	return true;
 }
 
-char *ask_http(const struct addr *addr, const char *method, const char *path, size_t *ret_len)
+static char *ask_once(const struct addr *addr, const char *method, const char *path,
+		      size_t *ret_len)
 {
 	scoped(fd_drop) int fd = dial(addr);
 	char request[512];
@@ -89,4 +93,16 @@ char *ask_http(const struct addr *addr, const char *method, const char *path, si
 	if (!text || !body_only(text, len, ret_len ? ret_len : &len))
 		return NULL;
 	return take_ptr(text);
+}
+
+char *ask_http(const struct addr *addr, const char *method, const char *path, size_t *ret_len)
+{
+	char *text = NULL;
+
+	for (int tries = 0; !text && tries < ASK_TRIES; tries++) {
+		if (tries > 0)
+			usleep(ASK_PAUSE_US);
+		text = ask_once(addr, method, path, ret_len);
+	}
+	return text;
 }

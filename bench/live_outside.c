@@ -81,8 +81,11 @@ static int engines_read(const struct live_options *o, struct live_outside *out, 
 	out->engines_known = o->engines > 0;
 	out->steps = out->busy_s = out->late_s = out->late_p99_s = out->late_max_s = 0;
 	for (unsigned i = 0; i < o->engines; i++)
-		if (lateness_read(&o->engine[i], method, out) < 0)
+		if (lateness_read(&o->engine[i], method, out) < 0) {
+			fprintf(stderr, "live: engine %u of %u did not say how late it is\n", i + 1,
+				o->engines);
 			out->engines_known = false;
+		}
 	return out->engines_known || o->engines == 0 ? 0 : -1;
 }
 
