@@ -48,6 +48,8 @@ enum replay_cache { REPLAY_CACHES(REPLAY_ENUM_CACHE) REPLAY_CACHES_NR };
 	X(sample, 0.1, 0.001, 3600, "seconds between an agent's samples")                         \
 	X(measured, 1, 0, 1, "1: agents publish measured speeds; 0: the policy's priors rule")    \
 	X(index_scale, 1, 0.01, 100, "capacity of the prefix index against the router's")         \
+	X(first_hits, 1, 0, 1,                                                                    \
+	  "0: first turns are placed as if no engine had any of their prompt")                    \
 	X(long_prefill_cap, 0, 0, 1e6, "most prompt tokens of one request in a step; 0 = no cap") \
 	X(budget, 0, 0, 1e6, "tokens of a step; 0 = the model's 8192")                            \
 	X(kv_tokens, 0, 0, 1e9, "KV capacity; 0 = the profile's")                                 \

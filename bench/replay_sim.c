@@ -216,10 +216,12 @@ static int engines_new(struct sim *s)
 
 		s->engine[i].step_end_ns = MODEL_NEVER;
 		err = model_new(&s->engine[i].model, arm->profile, &options);
-		/* Agents are processes of their own: their samples fall at different times. */
-		if (!err && arm->head != REPLAY_HEAD_NONE && arm->state != REPLAY_STATE_LIVE)
-			err = push(s, SIM_BEGIN_NS + sim_ns(arm->sample * i / s->engines),
-				   EVENT_SAMPLE, i);
+		if (err || arm->head == REPLAY_HEAD_NONE || arm->state == REPLAY_STATE_LIVE)
+			continue;
+		/* Agents have begun before; processes of their own, they sample at other times. */
+		sim_view_sample(s, i);
+		err = push(s, SIM_BEGIN_NS + sim_ns(arm->sample * (i + 1) / s->engines),
+			   EVENT_SAMPLE, i);
 	}
 	return err;
 }

@@ -16,9 +16,11 @@
 #define SIM_MOVE_RATE      1.0
 #define SIM_TTFT_WINDOW_NS 30000000000ull
 #define SIM_TTFT_QUANTILE  0.9
+#define SIM_HOME_SEEN      0.75 /* of its last prompt, for a home to be believed */
 
 enum {
 	SIM_BLOCK = 128, /* tokens of a content block: 512 bytes of text */
+	SIM_HOME_SLACK = 512,
 	SIM_MOVES_KEPT = 5,
 	SIM_PEER_WINDOW_S = 180,
 };

@@ -99,6 +99,13 @@ static int goes_on(const struct sim_player *p, const struct sim_request *r)
 	return p->blocks <= r->chain_nr && r->chain[p->blocks - 1] == p->chain;
 }
 
+/* Where the index has lost sight of the last prompt, home is taken to have evicted it. */
+static int home_holds(const struct sim_player *p, const struct sim_request *r, uint32_t blocks)
+{
+	return blocks == r->chain_nr ||
+	       blocks * SIM_BLOCK + SIM_HOME_SLACK >= SIM_HOME_SEEN * p->prompt_tokens;
+}
+
 static void hits(struct sim *s, uint32_t index, uint32_t *ret_hit)
 {
 	const struct workload_turn *turn = &s->workload->turn[index];
@@ -114,11 +121,13 @@ static void hits(struct sim *s, uint32_t index, uint32_t *ret_hit)
 
 		if (truly > result->best_hit_tokens)
 			result->best_hit_tokens = truly;
-		if ((int)i == p->home && goes_on(p, r) &&
+		if ((int)i == p->home && goes_on(p, r) && home_holds(p, r, blocks[i]) &&
 		    hit < p->prompt_tokens + p->completion_tokens)
 			hit = p->prompt_tokens + p->completion_tokens;
 		if (s->arm->cache == REPLAY_CACHE_EXACT)
 			hit = truly;
+		if (s->arm->first_hits == 0 && turn->turn == 1)
+			hit = 0;
 		ret_hit[i] = hit >= turn->prompt_tokens ? turn->prompt_tokens - 1 : hit;
 	}
 }

@@ -188,6 +188,88 @@ static void a_pull_costs_set_up_and_bytes(void **state)
 	assert_true(ttft_s(1) > 0.05 + bytes / 1e9);
 }
 
+static unsigned engines_used(void)
+{
+	unsigned used = 0;
+
+	for (size_t i = 0; i < run.requests; i++)
+		used |= 1u << run.request[i].engine;
+	return (unsigned)__builtin_popcount(used);
+}
+
+/* Eight cold prompts in 80 ms, the samples half a second apart: where own dispatches are left out,
+ * the tie of eight idle engines is drawn anew for each, blind to what was sent before. */
+static void own_dispatches_spread_a_burst(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 8; i++)
+		lone_turn(0.1 + 0.01 * i, 1000 + 10 * i, 8000, 5);
+
+	play("eft+sample=0.5");
+	assert_int_equal(engines_used(), 8);
+	replay_run_free(&run);
+	replay_arm_init(&arm);
+	play("eft+sample=0.5+state=record");
+	assert_true(engines_used() < 8);
+	replay_run_free(&run);
+	replay_arm_init(&arm);
+	play("eft+head=none");
+	assert_int_equal(engines_used(), 8);
+}
+
+static void a_slow_engine_takes_longer(void **state)
+{
+	(void)state;
+	lone_turn(0, 100, 5000, 3);
+
+	play("eft+engines=1+slow=2.5");
+
+	assert_true(fabs(ttft_s(0) - 2.5 * model_s(0, 5000)) < 1e-6);
+}
+
+/* The first engine is slow and nobody says so; its own measured speed does. */
+static void measured_speeds_show_a_slow_engine(void **state)
+{
+	unsigned on_slow[2] = { 0 };
+
+	(void)state;
+	for (unsigned i = 0; i < 60; i++)
+		lone_turn(1.0 * i, 1000 + 10 * i, 4000, 5);
+	for (unsigned k = 0; k < 2; k++) {
+		replay_arm_init(&arm);
+		play(k ? "eft+engines=2+slow=4+calibration_max=1"
+		       : "eft+engines=2+slow=4+calibration_max=1+measured=0");
+		for (size_t i = 0; i < run.requests; i++)
+			on_slow[k] += run.request[i].engine == 0;
+		replay_run_free(&run);
+	}
+
+	assert_true(on_slow[0] > 15);
+	assert_true(on_slow[1] < 6);
+}
+
+/* Nine prompts one after the other, then the first once more, from another session. The engine
+ * has it still; so has the router's index, unless that is too small. */
+static void a_small_index_forgets(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 10; i++)
+		lone_turn(20.0 * i, 1000 + 10 * (i % 9), 20000, 2);
+
+	play("eft+engines=1");
+	assert_int_equal(run.request[9].cached_tokens, 19984);
+	assert_true(run.request[9].predicted_ttft_s < 0.5);
+	replay_run_free(&run);
+	replay_arm_init(&arm);
+	play("eft+engines=1+index_scale=0.01");
+	assert_int_equal(run.request[9].cached_tokens, 19984);
+	assert_true(run.request[9].predicted_ttft_s > 3);
+	replay_run_free(&run);
+	replay_arm_init(&arm);
+	play("eft+engines=1+index_scale=0.01+cache=exact");
+	assert_true(run.request[9].predicted_ttft_s < 0.5);
+}
+
 static void the_same_seed_gives_the_same_bytes(void **state)
 {
 	struct replay_run first;
@@ -335,6 +417,10 @@ int main(void)
 		CLAIM(the_next_turn_comes_after_the_answer_and_the_pause),
 		CLAIM(moving_costs_the_prefill_again),
 		CLAIM(a_pull_costs_set_up_and_bytes),
+		CLAIM(own_dispatches_spread_a_burst),
+		CLAIM(a_slow_engine_takes_longer),
+		CLAIM(measured_speeds_show_a_slow_engine),
+		CLAIM(a_small_index_forgets),
 		CLAIM(the_same_seed_gives_the_same_bytes),
 		CLAIM(every_arm_answers_every_request),
 		CLAIM(nothing_is_faster_than_the_floor),
