@@ -185,6 +185,7 @@ static void a_pull_costs_set_up_and_bytes(void **state)
 		fail_msg("the session stayed");
 	}
 	assert_int_equal(r->pulled_tokens, 20000);
+	assert_int_equal(r->cached_tokens, 20000);
 	assert_true(ttft_s(1) > 0.05 + bytes / 1e9);
 }
 
@@ -215,6 +216,35 @@ static void own_dispatches_spread_a_burst(void **state)
 	replay_arm_init(&arm);
 	play("eft+head=none");
 	assert_int_equal(engines_used(), 8);
+	replay_run_free(&run);
+	replay_arm_init(&arm);
+	play("v2+sample=0.5"); /* by tokens instead of seconds */
+	assert_int_equal(engines_used(), 8);
+}
+
+static void requests_that_decode_are_counted(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 8; i++)
+		lone_turn(1.0 + 2 * i, 1000 + 10 * i, 2000, 3000);
+
+	play("least-requests");
+
+	assert_int_equal(engines_used(), 8);
+}
+
+/* Two prompts have been computed and are being answered: nothing of them is ahead any more. */
+static void a_first_token_ends_the_prefill_ahead(void **state)
+{
+	(void)state;
+	lone_turn(0, 100, 8000, 2000);
+	lone_turn(0.01, 200, 8000, 2000);
+	lone_turn(15, 300, 8000, 2);
+
+	play("eft+engines=1+measured=0");
+
+	assert_true(run.request[1].end_ns > run.request[2].arrive_ns);
+	assert_true(fabs(run.request[2].predicted_ttft_s / ttft_s(2) - 1) < 0.35);
 }
 
 static void a_slow_engine_takes_longer(void **state)
@@ -358,6 +388,8 @@ static void figures_are_worked_out_by_hand(void **state)
 	assert_true(fabs(f[REPLAY_warm_mean_s] - ttft_s(2)) < 1e-12);
 	assert_true(fabs(f[REPLAY_medium_p90_s] - ttft_s(3)) < 1e-12);
 	assert_true(fabs(f[REPLAY_ttft_p50_s] - ttft_s(3)) < 1e-12); /* second of four */
+	assert_true(ttft_s(1) > ttft_s(0));
+	assert_true(fabs(f[REPLAY_ttft_p90_s] - ttft_s(1)) < 1e-12); /* fourth of four */
 	assert_true(f[REPLAY_candidates] == 1 && f[REPLAY_hot] == 1);
 	assert_true(f[REPLAY_victims] == (ttft_s(1) > 5));
 	assert_true(f[REPLAY_migrations] == 1 && f[REPLAY_migrations_hot] == 1);
@@ -418,6 +450,8 @@ int main(void)
 		CLAIM(moving_costs_the_prefill_again),
 		CLAIM(a_pull_costs_set_up_and_bytes),
 		CLAIM(own_dispatches_spread_a_burst),
+		CLAIM(requests_that_decode_are_counted),
+		CLAIM(a_first_token_ends_the_prefill_ahead),
 		CLAIM(a_slow_engine_takes_longer),
 		CLAIM(measured_speeds_show_a_slow_engine),
 		CLAIM(a_small_index_forgets),

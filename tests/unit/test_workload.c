@@ -160,6 +160,19 @@ static void mooncakes_blocks_are_shared_by_id(void **state)
 	assert_int_equal(w.turn[0].ideal_hit_tokens, 0);
 }
 
+static void the_last_token_is_always_computed(void **state)
+{
+	struct workload_pick pick;
+
+	(void)state;
+	write_file("[0, 1024, 5, [3, 4]]\n[9, 1024, 5, [3, 4]]\n");
+	workload_pick_init(&pick);
+
+	assert_int_equal(workload_mooncake(&w, path, &pick, why), 0);
+
+	assert_int_equal(w.turn[1].ideal_hit_tokens, 1008);
+}
+
 static void a_conversation_of_mooncake_is_found_by_its_blocks(void **state)
 {
 	struct workload_pick pick;
@@ -255,6 +268,7 @@ int main(void)
 		CLAIM(a_turn_repeats_the_turn_before_and_its_answer),
 		CLAIM(a_seed_gives_the_same_workload_and_another_one_another),
 		CLAIM(mooncakes_blocks_are_shared_by_id),
+		CLAIM(the_last_token_is_always_computed),
 		CLAIM(a_conversation_of_mooncake_is_found_by_its_blocks),
 		CLAIM(azures_times_are_read_in_both_forms),
 		CLAIM(an_asked_rate_keeps_the_rhythm),
