@@ -118,8 +118,6 @@ static void first_token(struct sim *s, uint32_t index, const struct model_event 
 	ledger_first_token(&s->ledger, &r->ticket, s->now_ns);
 	sim_view_first_token(s, e, r, (double)(s->now_ns - result->arrive_ns) * 1e-9);
 	prefix_insert(&s->prefix, r->ticket.engine, r->chain, r->chain_nr);
-	free(r->chain);
-	r->chain = NULL;
 }
 
 static int finished(struct sim *s, uint32_t index, const struct model_event *event)
@@ -132,7 +130,11 @@ static int finished(struct sim *s, uint32_t index, const struct model_event *eve
 	s->left--;
 	ledger_end(&s->ledger, &r->ticket, LEDGER_COMPLETED, s->now_ns);
 	sim_view_finished(s, turn, r, event);
+	if (s->arm->index_touch != 0)
+		prefix_insert(&s->prefix, r->ticket.engine, r->chain, r->chain_nr);
+	free(r->chain);
 	free(r->answer);
+	r->chain = NULL;
 	r->answer = NULL;
 	if (!next || next->session != turn->session || next->at_s >= 0)
 		return 0;

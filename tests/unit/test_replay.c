@@ -300,6 +300,24 @@ static void a_small_index_forgets(void **state)
 	assert_true(run.request[9].predicted_ttft_s < 0.5);
 }
 
+/* An index of 131,000 tokens; the first prompt is answered until after two others have come. */
+static void a_touched_prompt_outlives_what_came_meanwhile(void **state)
+{
+	(void)state;
+	lone_turn(0, 100, 60000, 3000);
+	lone_turn(30, 200, 60000, 2);
+	lone_turn(60, 300, 30000, 2);
+	lone_turn(300, 100, 60000, 2);
+
+	play("eft+engines=1+index_scale=0.16");
+	assert_true(run.request[0].end_ns > run.request[2].first_ns);
+	assert_true(run.request[3].predicted_ttft_s > 3);
+	replay_run_free(&run);
+	replay_arm_init(&arm);
+	play("eft+engines=1+index_scale=0.16+index_touch=1");
+	assert_true(run.request[3].predicted_ttft_s < 0.5);
+}
+
 static void the_same_seed_gives_the_same_bytes(void **state)
 {
 	struct replay_run first;
@@ -455,6 +473,7 @@ int main(void)
 		CLAIM(a_slow_engine_takes_longer),
 		CLAIM(measured_speeds_show_a_slow_engine),
 		CLAIM(a_small_index_forgets),
+		CLAIM(a_touched_prompt_outlives_what_came_meanwhile),
 		CLAIM(the_same_seed_gives_the_same_bytes),
 		CLAIM(every_arm_answers_every_request),
 		CLAIM(nothing_is_faster_than_the_floor),
