@@ -172,6 +172,8 @@ static void request_end(struct play *p, struct player *s)
 
 static void answer_add(struct client *c, const char *text, size_t len)
 {
+	if (len == 0)
+		return;
 	if (c->answer_room - c->answer_len < len) {
 		size_t room = 2 * (c->answer_room + len);
 		char *grown = realloc(c->answer, room);

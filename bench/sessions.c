@@ -372,7 +372,8 @@ static int add_answer(struct talk *talk, const char *answer, size_t len, uint32_
 	int err = message_open(talk, TALK_ASSISTANT, tokens + SESSIONS_FRAME, len - skip);
 	if (err)
 		return err;
-	memcpy(talk->text + talk->len, answer + skip, len - skip);
+	if (len > skip)
+		memcpy(talk->text + talk->len, answer + skip, len - skip);
 	talk->len += len - skip;
 	message_close(talk);
 	return 0;
