@@ -49,6 +49,8 @@ enum replay_cache { REPLAY_CACHES(REPLAY_ENUM_CACHE) REPLAY_CACHES_NR };
 	X(measured, 1, 0, 1, "1: agents publish measured speeds; 0: the policy's priors rule")    \
 	X(index_scale, 1, 0.01, 100, "capacity of the prefix index against the router's")         \
 	X(index_touch, 0, 0, 1, "1: a prompt enters the index again when its answer ends")        \
+	X(calibrate_misses, 1, 0, 1,                                                              \
+	  "0: first tokens of prompts that the engine had evicted teach no calibration")          \
 	X(first_hits, 1, 0, 1,                                                                    \
 	  "0: first turns are placed as if no engine had any of their prompt")                    \
 	X(long_prefill_cap, 0, 0, 1e6, "most prompt tokens of one request in a step; 0 = no cap") \

@@ -53,6 +53,8 @@
 	X("eft", "policy=eft+migrate=off", DESIGN | MIGRATION | PEERS | STATE, "chooses freely")   \
 	X("eft-priced", "policy=eft+migrate=priced", DESIGN | MIGRATION, "leaves must pay")        \
 	X("eft-uncalibrated", "policy=eft+migrate=off+calibration_max=1", DESIGN, "")              \
+	X("eft-calibration-1.5", "policy=eft+migrate=off+calibration_max=1.5", DESIGN,             \
+	  "calibration held within 2/3 .. 1.5")                                                    \
 	X("eft-plain-calibration", "policy=eft+migrate=off+calibration_band=0", DESIGN,            \
 	  "no dead band")                                                                          \
 	X("eft+cap", "policy=eft+migrate=off+long_prefill_cap=2048", DESIGN,                       \

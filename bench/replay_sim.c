@@ -116,7 +116,8 @@ static void first_token(struct sim *s, uint32_t index, const struct model_event 
 	result->first_ns = s->now_ns;
 	result->cached_tokens = event->life.cached_tokens;
 	ledger_first_token(&s->ledger, &r->ticket, s->now_ns);
-	sim_view_first_token(s, e, r, (double)(s->now_ns - result->arrive_ns) * 1e-9);
+	sim_view_first_token(s, e, r, (double)(s->now_ns - result->arrive_ns) * 1e-9,
+			     result->cached_tokens);
 	prefix_insert(&s->prefix, r->ticket.engine, r->chain, r->chain_nr);
 }
 

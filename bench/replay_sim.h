@@ -69,6 +69,7 @@ struct sim_request {
 	uint32_t chain_nr;
 	uint32_t *answer; /* the model borrows it */
 	uint32_t pulled_tokens;
+	uint32_t expected_tokens; /* to be found cached */
 	double pull_s, predicted_raw_s, prefill_s;
 };
 
@@ -108,7 +109,7 @@ int sim_decide(struct sim *s, uint32_t index);
 void sim_view_sample(struct sim *s, unsigned engine);
 void sim_view_step(struct sim *s, struct sim_engine *e);
 void sim_view_first_token(struct sim *s, struct sim_engine *e, const struct sim_request *r,
-			  double ttft_s);
+			  double ttft_s, uint32_t cached_tokens);
 void sim_view_finished(struct sim *s, const struct workload_turn *turn, const struct sim_request *r,
 		       const struct model_event *event);
 

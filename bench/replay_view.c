@@ -326,6 +326,7 @@ static void commit(struct sim *s, uint32_t index, const struct policy_request *r
 		s->move_budget -= 1;
 	s->cursor = choice->cursor;
 	r->predicted_raw_s = choice->predicted_raw_s;
+	r->expected_tokens = e->hit_tokens;
 	r->ticket =
 		(struct ledger_ticket){ .engine = (uint32_t)choice->engine,
 					.sequences = 1,
@@ -373,12 +374,13 @@ int sim_decide(struct sim *s, uint32_t index)
 /* ---- what comes back ---- */
 
 void sim_view_first_token(struct sim *s, struct sim_engine *e, const struct sim_request *r,
-			  double ttft_s)
+			  double ttft_s, uint32_t cached_tokens)
 {
+	int missed = cached_tokens + SIM_HOME_SLACK < r->expected_tokens;
 	double ratio = r->predicted_raw_s > 0 ? ttft_s / r->predicted_raw_s : 0;
 
 	window_add(&e->ttft, s->now_ns, ttft_s);
-	if (ratio <= 0)
+	if (ratio <= 0 || (missed && s->arm->calibrate_misses == 0))
 		return;
 	ratio = ratio < 0.1 ? 0.1 : ratio > 10 ? 10 : ratio;
 	if (e->calibration == 0)
