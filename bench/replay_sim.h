@@ -50,6 +50,7 @@ struct sim_engine {
 	struct sim_rate prefill, decode;
 	struct window ttft;
 	double calibration;
+	uint64_t calibration_ns; /* of its last sample */
 };
 
 /* A session as the router's table knows it. */

@@ -181,6 +181,12 @@ static void books_of(struct sim *s, unsigned engine, struct policy_engine *p)
 		ENGINE_HAS(state, kv_capacity_tokens) ? (uint32_t)state->kv_capacity_tokens : 0;
 }
 
+/* As the router's: an expired ratio does not act. */
+static double calibration_in_force(const struct sim *s, const struct sim_engine *e)
+{
+	return e->calibration_ns + SIM_TTFT_WINDOW_NS > s->now_ns ? e->calibration : 0;
+}
+
 static void fill_engine(struct sim *s, unsigned engine, uint32_t hit, struct policy_engine *p)
 {
 	struct sim_engine *e = &s->engine[engine];
@@ -205,7 +211,7 @@ static void fill_engine(struct sim *s, unsigned engine, uint32_t hit, struct pol
 	else
 		view_of(s, e, p);
 	p->hit_tokens = hit;
-	p->calibration = (float)e->calibration;
+	p->calibration = (float)calibration_in_force(s, e);
 	window_expire(&e->ttft, s->now_ns, SIM_TTFT_WINDOW_NS);
 	p->recent_ttft_n = (uint32_t)window_n(&e->ttft);
 	p->recent_ttft_s = (float)window_quantile(&e->ttft, SIM_TTFT_QUANTILE);
@@ -377,16 +383,17 @@ void sim_view_first_token(struct sim *s, struct sim_engine *e, const struct sim_
 			  double ttft_s, uint32_t cached_tokens)
 {
 	int missed = cached_tokens + SIM_HOME_SLACK < r->expected_tokens;
-	double ratio = r->predicted_raw_s > 0 ? ttft_s / r->predicted_raw_s : 0;
+	double step_s = s->arm->params.decode_iteration_s;
+	double ratio =
+		r->predicted_raw_s > 0 ? (ttft_s + step_s) / (r->predicted_raw_s + step_s) : 0;
+	double known = calibration_in_force(s, e);
 
 	window_add(&e->ttft, s->now_ns, ttft_s);
 	if (ratio <= 0 || (missed && s->arm->calibrate_misses == 0))
 		return;
 	ratio = ratio < 0.1 ? 0.1 : ratio > 10 ? 10 : ratio;
-	if (e->calibration == 0)
-		e->calibration = ratio;
-	else
-		e->calibration += calibration_alpha * (ratio - e->calibration);
+	e->calibration = known == 0 ? ratio : known + calibration_alpha * (ratio - known);
+	e->calibration_ns = s->now_ns;
 }
 
 void sim_view_finished(struct sim *s, const struct workload_turn *turn, const struct sim_request *r,

@@ -40,6 +40,7 @@ struct engine_ask {
 /* What outlives the worker about an engine, in the calibration section by region index. */
 struct engine_learnt {
 	double calibration; /* EWMA of measured / predicted TTFT, 0 = none */
+	uint64_t learnt_ns; /* CLOCK_MONOTONIC of its last sample */
 	uint64_t restarts;  /* times the router saw it away */
 };
 

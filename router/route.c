@@ -306,6 +306,13 @@ static void hits(struct worker *w, struct route *r, const struct session *s, uin
 
 /* ---- what the engines say ---- */
 
+/* An expired ratio does not act: an engine that it kept work from would never show that it is well.
+ */
+static double calibration_in_force(const struct worker *w, const struct engine *e)
+{
+	return e->learnt->learnt_ns + w->set->ttft_window > w->now_ns ? e->learnt->calibration : 0;
+}
+
 static void fill_engine(struct worker *w, struct exchange *x, struct engine *e, uint32_t hit,
 			struct policy_engine *p)
 {
@@ -359,7 +366,7 @@ static void fill_engine(struct worker *w, struct exchange *x, struct engine *e, 
 	if (!e->kv_capacity && ENGINE_HAS(s, kv_capacity_tokens))
 		p->kv_capacity_tokens = s->kv_capacity_tokens;
 	p->max_model_len = ENGINE_HAS(s, max_model_len) ? s->max_model_len : 0;
-	p->calibration = e->learnt->calibration;
+	p->calibration = calibration_in_force(w, e);
 	p->recent_ttft_s = e->recent_ttft_s;
 	p->recent_ttft_n = e->timing.n;
 }
@@ -643,14 +650,16 @@ void route_first_token(struct worker *w, struct exchange *x)
 	hist_add(&w->ttft, (double)(w->now_ns - x->start_ns) * 1e-9);
 	e->timing.first_tokens_total++;
 	if (r->predicted_raw_s > 0) {
-		double ratio = ttft_s / r->predicted_raw_s;
+		/* Where little is predicted the step under way decides: it says nothing of speed.
+		 */
+		double step_s = w->params.decode_iteration_s;
+		double ratio = (ttft_s + step_s) / (r->predicted_raw_s + step_s);
+		double known = calibration_in_force(w, e);
 
 		ratio = ratio < 0.1 ? 0.1 : ratio > 10 ? 10 : ratio;
 		e->learnt->calibration =
-			e->learnt->calibration == 0
-				? ratio
-				: e->learnt->calibration +
-					  calibration_alpha * (ratio - e->learnt->calibration);
+			known == 0 ? ratio : known + calibration_alpha * (ratio - known);
+		e->learnt->learnt_ns = w->now_ns;
 	}
 }
 
