@@ -35,7 +35,7 @@
 	X(REFUSE, "refuse-after", "N", "stop listening after N requests for tokens")           \
 	X(FAIL, "fail-head", "N", "close every N-th request for tokens unanswered")            \
 	X(CUT, "cut-after", "N", "break streams off after N tokens")                           \
-	X(IO, "io", "LOOP", "auto, uring, epoll (auto)")                                       \
+	X(IO, "io", "LOOP", NULL /* hidden: --help fits a screen */)                           \
 	X(REALTIME, "realtime", NULL, "SCHED_FIFO where permitted: GPUs need no host CPU")
 #define OPTION_ENUM(id, name, value, help) OPTION_##id,
 enum { OPTION_NONE, ENGINE_OPTIONS(OPTION_ENUM) };
