@@ -68,7 +68,7 @@ static void measure_match(const struct prefix_index *index, const char *what, ui
 			push_out();
 			for (int d = 0; d < BLOCKS; d++)
 				sum += chain[d];
-			__asm__ volatile("" : : "r"(sum)); /* the reads are wanted, the sum is not */
+			__asm__ volatile("" : : "r"(sum)); /* keeps the reads */
 		}
 		uint64_t before = clock_ns();
 
