@@ -155,7 +155,7 @@ uint64_t engines_serving(const struct worker *w, const char *model, size_t len)
 		for (uint32_t m = 0; !serves && m < e->models_nr; m++)
 			serves = e->models_hash[m] == hash && strlen(e->models[m]) == len &&
 				 memcmp(e->models[m], model, len) == 0;
-		if (serves && !e->gone)
+		if (serves)
 			mask |= 1ull << i;
 	}
 	return mask;
@@ -174,7 +174,7 @@ uint64_t engines_unlisted(const struct worker *w)
 	uint64_t mask = 0;
 
 	for (uint32_t i = 0; i < w->engines_nr; i++)
-		if (w->engines[i].source == MODELS_UNKNOWN && !w->engines[i].gone)
+		if (w->engines[i].source == MODELS_UNKNOWN)
 			mask |= 1ull << i;
 	return mask;
 }
@@ -238,7 +238,7 @@ void engines_ask(struct worker *w)
 	for (uint32_t i = 0; i < w->engines_nr; i++) {
 		struct engine *e = &w->engines[i];
 
-		if (!e->gone && w->now_ns - e->asked_ns > NS_PER_S / 2)
+		if (w->now_ns - e->asked_ns > NS_PER_S / 2)
 			ask_begin(w, e);
 	}
 }
@@ -480,7 +480,7 @@ int engine_open(const struct worker *w, const struct engine *e)
 
 int engine_reachable(const struct worker *w, const struct engine *e)
 {
-	if (e->gone || e->shut_until_ns > w->now_ns)
+	if (e->shut_until_ns > w->now_ns)
 		return 0;
 	return !(agent_fresh(w, e) && e->state.health == ENGINE_HEALTH_DOWN);
 }

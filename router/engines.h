@@ -50,7 +50,6 @@ struct engine {
 	uint8_t any_model; /* configured so: takes any name */
 	uint8_t drained;
 	uint8_t configured; /* from the configuration; else found in the region */
-	uint8_t gone;       /* found in the region once, now neither there nor alive */
 	double weight;
 	uint64_t kv_capacity; /* configured, tokens; 0 = as its agent says */
 	char key[256];        /* sent as Authorization instead of the client's; "" = untouched */

@@ -15,7 +15,6 @@ enum {
 	LIMIT_CONTENT_BLOCKS = 16384,     /* blocks hashed per request; the rest is not indexed */
 	LIMIT_CONTENT_BLOCK_BYTES = 512,  /* per block: ~128 tokens, the index's grain */
 	LIMIT_REQUEST_ID = 64,            /* accepted x-request-id */
-	LIMIT_LEDGERS = 9,                /* the active worker and 8 draining ones */
 };
 
 #endif

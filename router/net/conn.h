@@ -134,7 +134,7 @@ struct conn {
 	uint8_t filling;     /* a loop_fill() is under way */
 	uint8_t close_after; /* no further request on this connection */
 	uint8_t hungry;      /* waits for room in the body arena */
-	uint8_t gone;        /* the client closed while a fill was pending */
+	uint8_t gone;        /* the client closed: nothing to linger for */
 	uint16_t generation;
 	int handle;
 	uint32_t index;
@@ -155,14 +155,13 @@ struct exchange {
 	struct exchange *wait_next, **wait_prev; /* on an engine, no first token yet; NULL = not */
 	char id[LIMIT_REQUEST_ID + 12];
 	struct exchange *same_id; /* next in the bucket of live ids */
-	char session_text[24];    /* for the log: hash, never the client's own text */
 
 	/* the request */
 	struct block *head; /* as received; kept until no resend is possible */
 	uint32_t head_len;
 	struct http_route target;
 	enum http_method method;
-	uint8_t minor, stream, generates, keep_alive, counted, said_continue, complete, cut_through;
+	uint8_t minor, stream, generates, keep_alive, counted, complete, cut_through;
 	uint8_t head_only;    /* HEAD: the answer has no body */
 	uint8_t body_dropped; /* the arena was short: no resend */
 	enum http_framing framing;
@@ -193,7 +192,6 @@ struct exchange {
 	int status;
 	uint8_t answer_chunked; /* towards the client */
 	uint8_t answer_complete, engine_keep_alive, engine_paused, sse;
-	uint64_t answer_left; /* towards the client, when a Content-Length was passed on */
 	struct http_body answer;
 	struct chat_watch watch;
 

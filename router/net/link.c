@@ -101,7 +101,7 @@ void link_rest(struct worker *w, struct link *link)
 	assert(link->state == LINK_BUSY && !link->sending);
 	if (link->left != UINT32_MAX)
 		link->left--;
-	if (link->left == 0 || link->idle_ns == 0 || link->paused || w->draining || e->gone) {
+	if (link->left == 0 || link->idle_ns == 0 || link->paused || w->draining) {
 		link_drop(w, link);
 		return;
 	}

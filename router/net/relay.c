@@ -15,17 +15,12 @@ enum {
 	RELAY_INTERIM_MAX = 16, /* 1xx heads that one answer may have */
 };
 
-static int engine_paused(const struct exchange *x)
-{
-	return x->engine_paused;
-}
-
 /* The client takes too slowly: this engine's stream is not read on, no other is touched. */
 static void press_back(struct worker *w, struct conn *c)
 {
 	struct exchange *x = c->x;
 
-	if (!engine_paused(x) && x->link && c->out.bytes > LIMIT_STREAM_BUFFER) {
+	if (!x->engine_paused && x->link && c->out.bytes > LIMIT_STREAM_BUFFER) {
 		x->engine_paused = 1;
 		loop_pause(w->loop, x->link->handle);
 	}
@@ -47,7 +42,7 @@ void relay_client_took(struct worker *w, struct conn *c)
 {
 	struct exchange *x = c->x;
 
-	if (engine_paused(x) && x->link && c->out.bytes < LIMIT_STREAM_BUFFER / 2) {
+	if (x->engine_paused && x->link && c->out.bytes < LIMIT_STREAM_BUFFER / 2) {
 		x->engine_paused = 0;
 		loop_receive(w->loop, x->link->handle);
 		wait_on(w, c);
