@@ -749,12 +749,10 @@ static void journal_outcome_note(struct worker *w, const struct exchange *x)
 	o.completion_tokens = have ? usage.completion_tokens : UINT64_MAX;
 	o.cached_tokens =
 		have && (x->watch.seen & CHAT_SEEN_CACHED) ? usage.cached_tokens : UINT64_MAX;
-#define SINCE(ns) ((ns) ? (double)((ns)-x->start_ns) * 1e-9 : -1)
-	o.body_s = SINCE(x->body_ns);
-	o.decided_s = SINCE(x->decided_ns);
-	o.sent_s = SINCE(x->sent_ns);
-	o.first_byte_s = SINCE(x->first_byte_ns);
-	o.first_token_s = SINCE(x->first_token_ns);
+#define SINCE(ns)                    ((ns) ? (double)((ns)-x->start_ns) * 1e-9 : -1)
+#define MOMENT(name, meaning, phase) o.name##_s = SINCE(x->name##_ns);
+	JOURNAL_MOMENTS(MOMENT)
+#undef MOMENT
 	o.end_s = SINCE(w->now_ns);
 #undef SINCE
 	ring_append(&w->file.journal, &o, sizeof(o));

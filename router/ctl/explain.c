@@ -81,22 +81,20 @@ static void print_engines(const struct journal_view *v)
 	}
 }
 
-static void print_phase(const char *name, double s)
+static void print_phase(const char *name, double s, const char *meaning)
 {
 	if (s >= 0)
-		printf("  %-14s %.6f s\n", name, s);
+		printf("  %-12s %.6f s  %s\n", name, s, meaning);
 }
 
 static void print_outcome(const struct journal_outcome *o, const struct journal_view *v)
 {
 	printf("\noutcome: %s, status %lu, on %s\n", o->end, (unsigned long)o->status,
 	       o->engine[0] ? o->engine : "no engine");
-	print_phase("body", o->body_s);
-	print_phase("decided", o->decided_s);
-	print_phase("sent", o->sent_s);
-	print_phase("first byte", o->first_byte_s);
-	print_phase("first token", o->first_token_s);
-	print_phase("end", o->end_s);
+#define MOMENT(name, meaning, phase) print_phase(#name, o->name##_s, meaning);
+	JOURNAL_MOMENTS(MOMENT)
+#undef MOMENT
+	print_phase("end", o->end_s, "the answer ended");
 	if (o->first_token_s >= 0 && o->sent_s >= 0)
 		printf("  TTFT %.4f s, predicted %.4f s\n", o->first_token_s - o->sent_s,
 		       v->choice.predicted_ttft_s);
@@ -188,11 +186,9 @@ static void outcome_json(struct json *j, const struct journal_outcome *o)
 	json_str(j, "end", o->end);
 	json_u64(j, "status", o->status);
 	json_str(j, "engine", o->engine);
-	phase_json(j, "body_s", o->body_s);
-	phase_json(j, "decided_s", o->decided_s);
-	phase_json(j, "sent_s", o->sent_s);
-	phase_json(j, "first_byte_s", o->first_byte_s);
-	phase_json(j, "first_token_s", o->first_token_s);
+#define MOMENT(name, meaning, phase) phase_json(j, #name "_s", o->name##_s);
+	JOURNAL_MOMENTS(MOMENT)
+#undef MOMENT
 	phase_json(j, "end_s", o->end_s);
 	count_json(j, "prompt_tokens", o->prompt_tokens);
 	count_json(j, "cached_tokens", o->cached_tokens);

@@ -18,7 +18,7 @@
 
 enum journal_kind { JOURNAL_DECISION = 1, JOURNAL_OUTCOME };
 
-enum { JOURNAL_VERSION = 1, JOURNAL_ID_SIZE = LIMIT_REQUEST_ID + 16 };
+enum { JOURNAL_VERSION = 2, JOURNAL_ID_SIZE = LIMIT_REQUEST_ID + 16 };
 
 /* Both kinds begin so. */
 struct journal_head {
@@ -46,6 +46,20 @@ struct journal_decision {
 };
 static_assert(sizeof(struct journal_decision) % 8 == 0, "arrays follow");
 
+/*
+ * The way of a request to its first token at the client's, each with the moment that ends it; the
+ * outcome's record, explain and the metrics come from this list. X(name, meaning, phase): `phase`
+ * names what lies between this moment and the one before it.
+ */
+#define JOURNAL_MOMENTS(X)                                                     \
+	X(body, "the request's last byte was read", "receive")                 \
+	X(decided, "an engine was chosen", "decide")                           \
+	X(sent, "its first byte was given to the engine's connection", "dial") \
+	X(uploaded, "its last byte was taken by it", "upload")                 \
+	X(first_byte, "the engine's answer began", "engine_head")              \
+	X(first_token, "the first token came from the engine", "engine_token") \
+	X(relayed, "the client's connection took the first token", "relay")
+
 struct journal_outcome {
 	struct journal_head head;
 	uint64_t decision; /* number of its record, 0 = was never decided */
@@ -54,7 +68,10 @@ struct journal_outcome {
 	uint64_t status;
 	uint64_t prompt_tokens, cached_tokens, completion_tokens; /* UINT64_MAX = not reported */
 	/* seconds since the request's first byte; < 0 = has not happened */
-	double body_s, decided_s, sent_s, first_byte_s, first_token_s, end_s;
+#define JOURNAL_MOMENT_MEMBER(name, meaning, phase) double name##_s;
+	JOURNAL_MOMENTS(JOURNAL_MOMENT_MEMBER)
+#undef JOURNAL_MOMENT_MEMBER
+	double end_s;
 };
 
 /* A decision taken apart; the pointers lead into the record. */

@@ -483,6 +483,18 @@ void conn_step(struct worker *w, struct conn *c, enum conn_event event, const st
 
 /* ---- events of the loop ---- */
 
+/* The client's connection has taken what was in flight; with it perhaps the first token. */
+static void token_taken(const struct worker *w, struct conn *c)
+{
+	struct exchange *x = c->x;
+
+	if (!x || x->token_left == 0)
+		return;
+	x->token_left = x->token_left > c->in_flight ? x->token_left - c->in_flight : 0;
+	if (x->token_left == 0)
+		x->relayed_ns = w->now_ns;
+}
+
 static void sent(struct worker *w, struct conn *c, int res)
 {
 	struct conn_input in = { .res = res };
@@ -490,6 +502,8 @@ static void sent(struct worker *w, struct conn *c, int res)
 	c->sending = 0;
 	wheel_disarm(&w->wheel, &c->send_timer);
 	chain_drop(&c->out, &w->outs, c->in_flight);
+	if (res >= 0)
+		token_taken(w, c);
 	c->in_flight = 0;
 	if (res < 0) {
 		if (c->state != CONN_CLOSE)

@@ -12,6 +12,7 @@
 #include "router/chat/watch.h"
 #include "router/http/http.h"
 #include "router/http/path.h"
+#include "router/journal/journal.h"
 #include "router/ledger/ledger.h"
 #include "router/limits.h"
 #include "router/net/chain.h"
@@ -200,7 +201,11 @@ struct exchange {
 	const char *error_code, *error_text;
 
 	/* CLOCK_MONOTONIC, 0 = has not happened */
-	uint64_t start_ns, head_ns, body_ns, decided_ns, sent_ns, first_byte_ns, first_token_ns;
+	uint64_t start_ns, head_ns;
+#define EXCHANGE_MOMENT(name, meaning, phase) uint64_t name##_ns;
+	JOURNAL_MOMENTS(EXCHANGE_MOMENT)
+#undef EXCHANGE_MOMENT
+	size_t token_left; /* bytes that the client must take until it has the first token */
 };
 
 void conn_step(struct worker *w, struct conn *c, enum conn_event event,

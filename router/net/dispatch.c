@@ -153,6 +153,7 @@ void dispatch_pump(struct worker *w, struct exchange *x)
 		loop_send(w->loop, x->link->handle, iov, n);
 	} else if (x->complete) {
 		x->sent = 1;
+		x->uploaded_ns = w->now_ns;
 	}
 }
 
@@ -213,6 +214,7 @@ enum conn_state dispatch_up(struct worker *w, struct conn *c, const struct conn_
 		return exchange_fail(w, c, END_REFUSED);
 	}
 	x->sent_ns = w->now_ns;
+	x->uploaded_ns = 0;
 	dispatch_pump(w, x);
 	dispatch_timer(w, c);
 	return CONN_WAIT;

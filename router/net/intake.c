@@ -37,8 +37,11 @@ struct exchange *intake_begin(struct worker *w, struct conn *c)
 	x->error_status = 0;
 	x->error_code = x->error_text = NULL;
 	x->start_ns = w->now_ns;
-	x->head_ns = x->body_ns = x->decided_ns = x->sent_ns = 0;
-	x->first_byte_ns = x->first_token_ns = 0;
+	x->head_ns = 0;
+#define CLEAR(name, meaning, phase) x->name##_ns = 0;
+	JOURNAL_MOMENTS(CLEAR)
+#undef CLEAR
+	x->token_left = 0;
 	x->next = w->inflight;
 	x->prev = &w->inflight;
 	if (w->inflight)

@@ -150,6 +150,8 @@ static enum conn_state body_bytes(struct worker *w, struct conn *c, const uint8_
 			x->engine_keep_alive = 0; /* bytes that belong to no answer */
 		return complete(w, c);
 	}
+	if (x->first_token_ns && !x->relayed_ns && x->token_left == 0)
+		x->token_left = c->out.bytes;
 	out_pump(w, c);
 	press_back(w, c);
 	wait_on(w, c);
