@@ -125,6 +125,9 @@ void replay_run_free(struct replay_run *run);
 	X(heavy_t1_mean_s, "s", "of HEAVY ones at turn 1")                                         \
 	X(heavy_t2_mean_s, "s", "of HEAVY ones at turn >= 2")                                      \
 	X(heavy_t2_p90_s, "s", "")                                                                 \
+	X(warm_n, "requests", "")                                                                  \
+	X(medium_n, "requests", "")                                                                \
+	X(heavy_n, "requests", "")                                                                 \
 	X(warm_share, "ratio",                                                                     \
 	  "of the requests; classes are by a perfect cache, so that every "                        \
 	  "arm has the same")                                                                      \

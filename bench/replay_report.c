@@ -10,6 +10,13 @@
 
 enum { SEEDS_MAX = 1024 };
 
+static const char *const class_names[3] = { "WARM", "MEDIUM", "HEAVY" };
+static const enum replay_figure class_figures[3][3] = {
+	{ REPLAY_warm_n, REPLAY_warm_mean_s, REPLAY_warm_p90_s },
+	{ REPLAY_medium_n, REPLAY_medium_mean_s, REPLAY_medium_p90_s },
+	{ REPLAY_heavy_n, REPLAY_heavy_mean_s, REPLAY_heavy_p90_s },
+};
+
 static const double *figures_of(const struct replay_table *t, size_t arm, size_t seed)
 {
 	return t->figure + (arm * t->seeds + seed) * REPLAY_FIGURES_NR;
@@ -180,11 +187,12 @@ static void json_figure(struct json *j, const struct replay_table *t, size_t arm
 }
 
 static void json_class(struct json *j, const char *key, const struct replay_table *t, size_t arm,
-		       enum replay_figure mean, enum replay_figure p90)
+		       const enum replay_figure of[3])
 {
 	json_object_begin(j, key);
-	json_mean(j, "mean", t, arm, mean);
-	json_mean(j, "p90", t, arm, p90);
+	json_mean(j, "n", t, arm, of[0]);
+	json_mean(j, "mean_s", t, arm, of[1]);
+	json_mean(j, "p90_s", t, arm, of[2]);
 	json_object_end(j);
 }
 
@@ -207,9 +215,8 @@ static void json_arm(struct json *j, const struct replay_table *t, size_t arm)
 	json_mean(j, "p50", t, arm, REPLAY_e2e_p50_s);
 	json_object_end(j);
 	json_object_begin(j, "class");
-	json_class(j, "WARM", t, arm, REPLAY_warm_mean_s, REPLAY_warm_p90_s);
-	json_class(j, "MEDIUM", t, arm, REPLAY_medium_mean_s, REPLAY_medium_p90_s);
-	json_class(j, "HEAVY", t, arm, REPLAY_heavy_mean_s, REPLAY_heavy_p90_s);
+	for (int i = 0; i < 3; i++)
+		json_class(j, class_names[i], t, arm, class_figures[i]);
 	json_object_end(j);
 	json_mean(j, "heavy_t2_mean_s", t, arm, REPLAY_heavy_t2_mean_s);
 	json_mean(j, "victims", t, arm, REPLAY_victims);

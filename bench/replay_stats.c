@@ -159,6 +159,9 @@ static void settle(struct tally *t)
 		prompt += t->w->turn[i].prompt_tokens;
 	n = n > 0 ? n : 1;
 	settle_times(t);
+	f[REPLAY_warm_n] = (double)t->ttft[WARM].nr;
+	f[REPLAY_medium_n] = (double)t->ttft[MEDIUM].nr;
+	f[REPLAY_heavy_n] = (double)t->ttft[HEAVY].nr;
 	f[REPLAY_warm_share] = (double)t->ttft[WARM].nr / n;
 	f[REPLAY_medium_share] = (double)t->ttft[MEDIUM].nr / n;
 	f[REPLAY_heavy_t1_share] = (double)t->ttft[HEAVY_T1].nr / n;

@@ -32,6 +32,9 @@ def every_arm_has_the_figures_scripts_rely_on(t):
             check(arm["ttft_s"][q] > 0, f"ttft_s.{q}")
         check(arm["tpot_s"]["p90"] > 0 and arm["e2e_s"]["p50"] > arm["ttft_s"]["p50"], "times")
         equal(sorted(arm["class"]), ["HEAVY", "MEDIUM", "WARM"], "classes")
+        for name, one in arm["class"].items():
+            equal(sorted(one), ["mean_s", "n", "p90_s"], f"class {name}")
+        equal(sum(one["n"] for one in arm["class"].values()), 80, "requests of all classes")
         for key in ("heavy_t2_mean_s", "victims", "migrations", "hit_ratio", "balance"):
             check(isinstance(arm[key], (int, float)), key)
         check(len(arm["figures"]["ttft_p90_s"]["seeds"]) == 2, "a value a seed")
