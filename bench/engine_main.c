@@ -17,25 +17,25 @@
 #include "shm/base/opt.h"
 
 /* X(id, name, value, help) */
-#define ENGINE_OPTIONS(X)                                                                      \
-	X(PORTS, "ports", "A[-B]", "one engine on each port")                                  \
-	X(HOST, "host", "ADDRESS", "IPv4 address to listen on (127.0.0.1)")                    \
-	X(SPEED, "speed", "X", "X times faster than life (1)")                                 \
-	X(PROFILE, "profile", "P[,P]...", "q8b, q14b: model and GPU, engine by engine (q8b)")  \
-	X(HEAD, "head", "H[,H]...", "vllm, sglang, llamacpp, engine by engine (vllm)")         \
-	X(MODEL, "model", "NAME", "name served; may be repeated (the profile's)")              \
-	X(SLOWDOWN, "slowdown", "F[,F]...", "steps take F times longer, engine by engine (1)") \
-	X(CONTEXT, "context", "TOKENS", "longest prompt plus answer (131072)")                 \
-	X(SEQUENCES, "sequences", "N", "running at once (1024; llamacpp: 4)")                  \
-	X(BUDGET, "budget", "TOKENS", "of one step (8192)")                                    \
-	X(CAP, "long-prefill-cap", "N", "of one prompt in one step (none)")                    \
-	X(KV, "kv-tokens", "TOKENS", "KV cache (the profile's)")                               \
-	X(IDLE, "idle-close", "S", "close idle connections after S wall seconds (5)")          \
-	X(QUEUED, "max-queued", "N", "refuse when N requests run and wait (no bound)")         \
-	X(REFUSE, "refuse-after", "N", "stop listening after N requests for tokens")           \
-	X(FAIL, "fail-head", "N", "close every N-th request for tokens unanswered")            \
-	X(CUT, "cut-after", "N", "break streams off after N tokens")                           \
-	X(IO, "io", "LOOP", NULL /* hidden: --help fits a screen */)                           \
+#define ENGINE_OPTIONS(X)                                                                        \
+	X(PORTS, "ports", "A[-B]", "one engine on each port")                                    \
+	X(HOST, "host", "ADDRESS", "IPv4 address to listen on (127.0.0.1)")                      \
+	X(SPEED, "speed", "X", "X times faster than life (1)")                                   \
+	X(PROFILE, "profile", "P[,P]...", "q8b, q14b, q32b, q32f8, a3b: engine by engine (q8b)") \
+	X(HEAD, "head", "H[,H]...", "vllm, sglang, llamacpp, engine by engine (vllm)")           \
+	X(MODEL, "model", "NAME", "name served; may be repeated (the profile's)")                \
+	X(SLOWDOWN, "slowdown", "F[,F]...", "steps take F times longer, engine by engine (1)")   \
+	X(CONTEXT, "context", "TOKENS", "longest prompt plus answer (131072)")                   \
+	X(SEQUENCES, "sequences", "N", "running at once (1024; llamacpp: 4)")                    \
+	X(BUDGET, "budget", "TOKENS", "of one step (8192)")                                      \
+	X(CAP, "long-prefill-cap", "N", "of one prompt in one step (none)")                      \
+	X(KV, "kv-tokens", "TOKENS", "KV cache (the profile's)")                                 \
+	X(IDLE, "idle-close", "S", "close idle connections after S wall seconds (5)")            \
+	X(QUEUED, "max-queued", "N", "refuse when N requests run and wait (no bound)")           \
+	X(REFUSE, "refuse-after", "N", "stop listening after N requests for tokens")             \
+	X(FAIL, "fail-head", "N", "close every N-th request for tokens unanswered")              \
+	X(CUT, "cut-after", "N", "break streams off after N tokens")                             \
+	X(IO, "io", "LOOP", NULL /* hidden: --help fits a screen */)                             \
 	X(REALTIME, "realtime", NULL, "SCHED_FIFO where permitted: GPUs need no host CPU")
 #define OPTION_ENUM(id, name, value, help) OPTION_##id,
 enum { OPTION_NONE, ENGINE_OPTIONS(OPTION_ENUM) };

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 int kv_init(struct kv *kv, uint32_t blocks)
 {
@@ -124,6 +125,19 @@ void kv_forget(struct kv *kv)
 	for (uint32_t i = 0; i < kv->nr; i++)
 		if (kv->block[i].refs == 0 && kv->block[i].hash)
 			unname(kv, i);
+}
+
+void kv_copy(struct kv *to, const struct kv *from)
+{
+	struct kv_block *block = to->block;
+	uint32_t *bucket = to->bucket;
+
+	assert(to->nr == from->nr);
+	memcpy(block, from->block, ((size_t)from->nr + 1) * sizeof(*block));
+	memcpy(bucket, from->bucket, ((size_t)from->bucket_mask + 1) * sizeof(*bucket));
+	*to = *from;
+	to->block = block;
+	to->bucket = bucket;
 }
 
 void kv_check(const struct kv *kv)

@@ -34,7 +34,8 @@ void kv_drop(struct kv *kv, uint32_t block); /* the last holder's drop makes it 
 
 /* Makes a held, full block findable; a second block of the same tokens stays nameless. */
 void kv_name(struct kv *kv, uint32_t block, uint64_t hash);
-void kv_forget(struct kv *kv);      /* no idle block is findable any more */
+void kv_forget(struct kv *kv);                      /* no idle block is findable any more */
+void kv_copy(struct kv *to, const struct kv *from); /* of equal size */
 void kv_check(const struct kv *kv); /* aborts when list, index and counts disagree */
 
 #endif

@@ -42,15 +42,17 @@ struct model {
 	struct model_figures count;    /* counters only */
 };
 
-#define PROFILE(name_, model_, w, a, b, kvr, kv, capacity) \
-	{ .name = #name_,                                  \
-	  .model = model_,                                 \
-	  .weights_s = w,                                  \
-	  .token_s = a,                                    \
-	  .attention_s = b,                                \
-	  .kv_read_s = kvr,                                \
-	  .overhead_s = 1e-3,                              \
-	  .kv_bytes_per_token = kv,                        \
+#define PROFILE(name_, model_, w, w_all, share, a, b, kvr, kv, capacity) \
+	{ .name = #name_,                                                \
+	  .model = model_,                                               \
+	  .weights_s = w,                                                \
+	  .weights_all_s = w_all,                                        \
+	  .expert_share = share,                                         \
+	  .token_s = a,                                                  \
+	  .attention_s = b,                                              \
+	  .kv_read_s = kvr,                                              \
+	  .overhead_s = 1e-3,                                            \
+	  .kv_bytes_per_token = kv,                                      \
 	  .kv_capacity_tokens = capacity },
 static const struct model_profile profiles[] = { MODEL_PROFILES(PROFILE) };
 
@@ -67,10 +69,19 @@ const struct model_profile *model_profile_find(const char *name)
 	return NULL;
 }
 
+/* Tokens choose experts on their own: what a pass of n reads of the weights grows towards all. */
+static double weights_s(const struct model_profile *p, uint64_t tokens)
+{
+	if (p->expert_share >= 1 || tokens <= 1)
+		return p->weights_s;
+	return p->weights_s + (p->weights_all_s - p->weights_s) *
+				      (1 - pow(1 - p->expert_share, (double)(tokens - 1)));
+}
+
 double model_iteration_s(const struct model_profile *profile, uint64_t tokens, double pairs,
 			 double decode_context)
 {
-	return fmax(profile->weights_s, profile->token_s * (double)tokens) +
+	return fmax(weights_s(profile, tokens), profile->token_s * (double)tokens) +
 	       profile->attention_s * pairs + profile->kv_read_s * decode_context +
 	       profile->overhead_s;
 }
@@ -173,19 +184,26 @@ static void reap(struct model *m)
 	}
 }
 
-void model_free(struct model *m)
+static void drop_requests(struct model *m)
 {
-	if (!m)
-		return;
 	reap(m);
-	for (uint32_t i = 0; i < m->running_nr; i++)
-		request_free(m->running[i]);
+	while (m->running_nr)
+		request_free(m->running[--m->running_nr]);
 	while (m->waiting) {
 		struct model_request *r = m->waiting;
 
 		m->waiting = r->next;
+		m->waiting_nr--;
 		request_free(r);
 	}
+	m->waiting_last = NULL;
+}
+
+void model_free(struct model *m)
+{
+	if (!m)
+		return;
+	drop_requests(m);
 	kv_fini(&m->kv);
 	free(m->running);
 	free(m->event);
@@ -451,7 +469,8 @@ static void admit(struct model *m, struct model_request *r, uint32_t hit_blocks,
 	event_add(m, MODEL_STARTED, r, now_ns);
 }
 
-static void schedule_waiting(struct model *m, uint32_t *budget, uint64_t now_ns)
+/* Returns whether the queue was left for want of KV room. */
+static int schedule_waiting(struct model *m, uint32_t *budget, uint64_t now_ns)
 {
 	while (m->waiting && *budget > 0 && m->running_nr < m->options.sequences_max) {
 		struct model_request *r = m->waiting;
@@ -460,11 +479,12 @@ static void schedule_waiting(struct model *m, uint32_t *budget, uint64_t now_ns)
 		uint32_t fresh = blocks_for(hits * MODEL_BLOCK + chunk) - hits;
 
 		if (fresh + idle_hits > m->kv.idle)
-			break;
+			return 1;
 		admit(m, r, hits, now_ns);
 		extend(m, r, chunk);
 		*budget -= chunk;
 	}
+	return 0;
 }
 
 static double step_s(const struct model *m)
@@ -489,6 +509,7 @@ static double step_s(const struct model *m)
 uint64_t model_begin(struct model *m, uint64_t now_ns)
 {
 	uint32_t budget = m->options.budget_tokens;
+	int full;
 
 	assert(m->step_end_ns == MODEL_NEVER);
 	reap(m);
@@ -496,14 +517,22 @@ uint64_t model_begin(struct model *m, uint64_t now_ns)
 		return MODEL_NEVER;
 	for (uint32_t i = 0; i < m->running_nr; i++)
 		m->running[i]->chunk = 0;
-	if (schedule_running(m, &budget, now_ns) == 0)
-		schedule_waiting(m, &budget, now_ns);
+	full = schedule_running(m, &budget, now_ns) > 0;
+	full = full || schedule_waiting(m, &budget, now_ns);
 	assert(m->running_nr > 0); /* a request that is alone always fits */
 	uint64_t lasts_ns = (uint64_t)llround(step_s(m) * m->options.slowdown * 1e9);
 	m->count.steps++;
 	m->count.busy_ns += lasts_ns;
+	m->count.held_block_ns += lasts_ns * (m->kv.nr - m->kv.idle);
+	*(full ? &m->count.waited_kv_ns : &m->count.waited_budget_ns) += lasts_ns * m->waiting_nr;
 	m->step_end_ns = now_ns + lasts_ns;
 	return m->step_end_ns;
+}
+
+void model_stall(struct model *m, uint64_t ns)
+{
+	if (m->step_end_ns != MODEL_NEVER)
+		m->step_end_ns += ns;
 }
 
 size_t model_take_started(struct model *m, const struct model_event **ret_events)
@@ -658,6 +687,70 @@ uint32_t model_import(struct model *m, uint64_t salt, const uint32_t *prompt, ui
 void model_forget(struct model *m)
 {
 	kv_forget(&m->kv);
+}
+
+/* ---- copies ---- */
+
+/* A request with chain and blocks of its own; *ret stays in no queue. */
+static int request_copy(const struct model_request *from, struct model_request **ret)
+{
+	struct model_request *r = malloc(sizeof(*r));
+	size_t room = (from->life.prompt_tokens + from->life.output_tokens) / MODEL_BLOCK + 1;
+
+	if (!r)
+		return -ENOMEM;
+	*r = *from;
+	r->chain = malloc(room * sizeof(*r->chain));
+	r->block = malloc(room * sizeof(*r->block));
+	if (!r->chain || !r->block) {
+		request_free(r);
+		return -ENOMEM;
+	}
+	memcpy(r->chain, from->chain, from->chain_nr * sizeof(*r->chain));
+	memcpy(r->block, from->block, from->blocks_nr * sizeof(*r->block));
+	*ret = r;
+	return 0;
+}
+
+int model_copy(struct model *to, const struct model *from)
+{
+	struct model_request *copy;
+	int err = 0;
+
+	assert(to != from && to->kv.nr == from->kv.nr);
+	assert(to->options.sequences_max == from->options.sequences_max);
+	drop_requests(to);
+	kv_copy(&to->kv, &from->kv);
+	to->step_end_ns = from->step_end_ns;
+	to->events_nr = 0;
+	to->count = from->count;
+	for (uint32_t i = 0; i < from->running_nr && !err; i++) {
+		err = request_copy(from->running[i], &copy);
+		if (!err)
+			to->running[to->running_nr++] = copy;
+	}
+	for (const struct model_request *r = from->waiting; r && !err; r = r->next) {
+		err = request_copy(r, &copy);
+		if (!err)
+			queue_append(to, copy);
+	}
+	return err;
+}
+
+struct model_request *model_request_at(const struct model *m, size_t index)
+{
+	struct model_request *r = m->waiting;
+
+	if (index < m->running_nr)
+		return m->running[index];
+	for (index -= m->running_nr; r && index > 0; index--)
+		r = r->next;
+	return r;
+}
+
+uint64_t model_request_tag(const struct model_request *r)
+{
+	return r->tag;
 }
 
 void model_check(const struct model *m)

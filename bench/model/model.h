@@ -17,9 +17,10 @@
  *	max(W, a n) + sum over prefill chunks b ((c+k)^2 - c^2) + kvr x sum of decode contexts + 1
  *ms
  *
- * n tokens in the pass, c tokens already there, k the chunk. W, a, b and kvr follow from published
- * batch-1 speeds of Qwen3 on an H20, within 3 %. BATCHED DECODE IS AN EXTRAPOLATION of this
- *formula, not a measurement, and so is every figure that rests on it.
+ * n tokens in the pass, c tokens already there, k the chunk; of a mixture of experts W grows with n
+ * to that of all of them: W + (W_all - W) (1 - (1 - share)^(n-1)). W, a, b and kvr follow from
+ *published batch-1 speeds of Qwen3 on an H20, within 3 %. BATCHED DECODE IS AN EXTRAPOLATION of
+ *this formula, not a measurement, and so is every figure that rests on it.
  *
  * KV memory is paged: blocks of 16 tokens with reference counts. A full block is found again by the
  * hash of its tokens chained with its predecessor's, whoever sends it; the last token of a prompt
@@ -42,19 +43,24 @@ enum {
 };
 #define MODEL_NEVER UINT64_MAX
 
-/* X(name, served model, W s, a s/token, b s/token^2, kvr s/token, KV bytes/token, KV capacity
- * tokens) */
-#define MODEL_PROFILES(X)                                                     \
-	X(q8b, "Qwen3-8B", 12.2e-3, 2.03e-4, 2.05e-9, 9.8e-8, 147456, 454000) \
-	X(q14b, "Qwen3-14B", 21.2e-3, 3.04e-4, 2.81e-9, 1.1e-7, 163840, 329000)
+/* X(name, served model, W s, W of all experts s, experts' share a token uses, a s/token,
+ * b s/token^2, kvr s/token, KV bytes/token, KV capacity tokens); a dense model's share is 1. */
+#define MODEL_PROFILES(X)                                                                        \
+	X(q8b, "Qwen3-8B", 12.2e-3, 12.2e-3, 1, 2.03e-4, 2.05e-9, 9.8e-8, 147456, 454000)        \
+	X(q14b, "Qwen3-14B", 21.2e-3, 21.2e-3, 1, 3.04e-4, 2.81e-9, 1.1e-7, 163840, 329000)      \
+	X(q32b, "Qwen3-32B", 48.3e-3, 48.3e-3, 1, 6.4e-4, 7.14e-9, 1.75e-7, 262144, 68000)       \
+	X(q32f8, "Qwen3-32B-FP8", 21.7e-3, 21.7e-3, 1, 4.2e-4, 7.31e-9, 1.75e-7, 262144, 192000) \
+	X(a3b, "Qwen3-30B-A3B", 7.3e-3, 41e-3, 0.0625, 1.34e-4, 2.66e-9, 6.6e-8, 98304, 228000)
 
 struct model_profile {
 	const char *name, *model;
-	double weights_s;   /* W: one pass over the weights */
-	double token_s;     /* a: per token of the pass, once compute-bound */
-	double attention_s; /* b: per pair of tokens in prefill attention */
-	double kv_read_s;   /* kvr: per token of context read by a decode */
-	double overhead_s;  /* per step, outside the GPU */
+	double weights_s;     /* W: one pass over the weights that one token uses */
+	double weights_all_s; /* and over all of them */
+	double expert_share;  /* of the experts, what one token uses */
+	double token_s;       /* a: per token of the pass, once compute-bound */
+	double attention_s;   /* b: per pair of tokens in prefill attention */
+	double kv_read_s;     /* kvr: per token of context read by a decode */
+	double overhead_s;    /* per step, outside the GPU */
 	uint64_t kv_bytes_per_token;
 	uint64_t kv_capacity_tokens;
 };
@@ -152,6 +158,9 @@ void model_abort(struct model *model, struct model_request *request);
  */
 uint64_t model_begin(struct model *model, uint64_t now_ns);
 
+/* What runs stands still for so long: the step under way, if there is one, ends later. */
+void model_stall(struct model *model, uint64_t ns);
+
 /* The step is over: its events, in order, valid until the next call into the model. Not without
  * one. */
 size_t model_end(struct model *model, const struct model_event **ret_events);
@@ -185,7 +194,11 @@ void model_request_life(const struct model_request *request, struct model_life *
 	X(prompt_tokens, "prompt tokens of requests that gave their first token")             \
 	X(computed_tokens, "prompt tokens computed, recomputation included")                  \
 	X(generated_tokens, "tokens given")                                                   \
-	X(evicted_blocks, "cached blocks given up for room")
+	X(evicted_blocks, "cached blocks given up for room")                                  \
+	X(waited_kv_ns,                                                                       \
+	  "durations of steps that left a queue for want of KV room, times its requests")     \
+	X(waited_budget_ns, "the same for want of tokens or sequences in the step")           \
+	X(held_block_ns, "durations of steps, times the KV blocks held")
 
 struct model_figures {
 #define MODEL_FIGURE(name, meaning) uint64_t name;
@@ -215,6 +228,17 @@ uint32_t model_import(struct model *model, uint64_t salt, const uint32_t *prompt
 
 /* Drops every cached block nobody holds (an engine restarted, a laboratory arm started afresh). */
 void model_forget(struct model *model);
+
+/*
+ * Makes `to`, of equal profile and options, what `from` is now, requests and the step under way
+ * included; what `to` had is dropped. Begin-of-step events are not repeated. -ENOMEM: `to` is
+ * good for another copy or model_free() only.
+ */
+int model_copy(struct model *to, const struct model *from);
+
+/* The live requests, running ones first, each queue in its order; NULL past the last. */
+struct model_request *model_request_at(const struct model *model, size_t index);
+uint64_t model_request_tag(const struct model_request *request);
 
 /* Aborts the process when the books do not balance: references, free list, hash index, queues. */
 void model_check(const struct model *model);

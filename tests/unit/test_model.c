@@ -611,6 +611,132 @@ static void the_books_balance_whatever_happens(void **state)
 	bench_close(&b);
 }
 
+/* Whoever steps the copy sees what the original goes on to do, and neither touches the other. */
+static void a_copy_goes_on_as_the_original_does(void **state)
+{
+	struct model_options options = { .kv_tokens = 20000, .budget_tokens = 2048 };
+	struct bench a, b;
+
+	(void)state;
+	bench_open(&a, &options);
+	bench_open(&b, &options);
+	submit(&b, 99, text(9, 3000), 3000, 40); /* what a copy replaces */
+	assert_true(step(&b));
+	for (unsigned i = 0; i < 7; i++)
+		submit(&a, i + 1, text(i % 4, 3000), 3000, 60);
+	for (unsigned i = 0; i < 5; i++)
+		assert_true(step(&a));
+	submit(&a, 50, text(50, 500), 500, 5);
+	assert_true(model_begin(a.model, a.now_ns) != MODEL_NEVER); /* in mid-step */
+
+	assert_int_equal(model_copy(b.model, a.model), 0);
+	model_check(b.model);
+	assert_int_equal(model_step_end(b.model), model_step_end(a.model));
+	for (int k = 0; k < 2; k++) {
+		struct bench *x = k ? &b : &a;
+		const struct model_event *events;
+		size_t n;
+
+		x->seen_nr = 0;
+		x->now_ns = model_step_end(x->model);
+		n = model_end(x->model, &events);
+		for (size_t i = 0; i < n; i++)
+			if (events[i].kind == MODEL_TOKEN || events[i].kind == MODEL_FINISHED)
+				x->seen[x->seen_nr++] = events[i];
+		run(x);
+	}
+
+	assert_true(a.seen_nr > 400 && a.seen_nr == b.seen_nr && a.now_ns == b.now_ns);
+	for (size_t i = 0; i < a.seen_nr; i++) {
+		assert_int_equal(a.seen[i].tag, b.seen[i].tag);
+		assert_int_equal(a.seen[i].kind, b.seen[i].kind);
+		assert_int_equal(a.seen[i].id, b.seen[i].id);
+		assert_int_equal(a.seen[i].at_ns, b.seen[i].at_ns);
+	}
+	bench_close(&a);
+	bench_close(&b);
+}
+
+static void the_live_requests_can_be_walked(void **state)
+{
+	struct bench b;
+
+	(void)state;
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 9000), 9000, 5); /* takes the whole first step */
+	submit(&b, 2, text(2, 100), 100, 5);
+	assert_true(step(&b));
+	submit(&b, 3, text(3, 100), 100, 5);
+
+	for (uint64_t i = 0; i < 3; i++)
+		assert_int_equal(model_request_tag(model_request_at(b.model, i)), i + 1);
+	assert_null(model_request_at(b.model, 3));
+	run(&b);
+	assert_null(model_request_at(b.model, 0));
+	bench_close(&b);
+}
+
+static void a_stall_delays_the_step_under_way(void **state)
+{
+	const struct model_event *events;
+	struct bench b;
+
+	(void)state;
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 1000), 1000, 1);
+	uint64_t end_ns = model_begin(b.model, 0);
+
+	model_stall(b.model, 5000);
+	assert_int_equal(model_step_end(b.model), end_ns + 5000);
+	assert_int_equal(model_end(b.model, &events), 3); /* started, token, end */
+	assert_int_equal(events[1].at_ns, end_ns + 5000);
+	model_stall(b.model, 5000); /* nothing runs: nothing happens */
+	assert_int_equal(model_step_end(b.model), MODEL_NEVER);
+	bench_close(&b);
+}
+
+/* Eight experts of 128 a token: two tokens use 15.5 of them on average. */
+static void a_mixture_reads_more_experts_with_every_token(void **state)
+{
+	const struct model_profile *p = model_profile_find("a3b");
+
+	(void)state;
+	double one = model_iteration_s(p, 1, 0, 0), two = model_iteration_s(p, 2, 0, 0);
+
+	assert_true(fabs(one - (7.3e-3 + 1e-3)) < 1e-12);
+	assert_true(fabs(two - one - (41e-3 - 7.3e-3) / 16) < 1e-12);
+	assert_true(fabs(model_iteration_s(p, 200, 0, 0) - 42e-3) < 1e-5);
+}
+
+/* One queue stands for tokens of the step, the other for KV blocks. */
+static void what_a_queue_waits_for_is_counted(void **state)
+{
+	struct model_options small = { .kv_tokens = 8192 };
+	struct model_figures f;
+	struct bench b;
+
+	(void)state;
+	bench_open(&b, NULL);
+	submit(&b, 1, text(1, 8192), 8192, 1);
+	submit(&b, 2, text(2, 8192), 8192, 1);
+	assert_true(step(&b));
+	model_figures_get(b.model, &f);
+	assert_int_equal(f.waited_budget_ns, b.now_ns);
+	assert_int_equal(f.waited_kv_ns, 0);
+	assert_int_equal(f.held_block_ns, b.now_ns * 512);
+	run(&b);
+	bench_close(&b);
+	bench_open(&b, &small);
+	submit(&b, 1, text(1, 6100), 6100, 2);
+	submit(&b, 2, text(2, 6100), 6100, 1);
+	assert_true(step(&b));
+	model_figures_get(b.model, &f);
+	assert_int_equal(f.waited_kv_ns, b.now_ns);
+	assert_int_equal(f.waited_budget_ns, 0);
+	run(&b);
+	bench_close(&b);
+}
+
 static void the_same_calls_give_the_same_events(void **state)
 {
 	static struct bench one, two;
@@ -661,6 +787,11 @@ int main(void)
 		CLAIM(what_can_never_run_is_refused),
 		CLAIM(the_gauges_show_the_rest_of_a_running_prefill),
 		CLAIM(the_books_balance_whatever_happens),
+		CLAIM(a_copy_goes_on_as_the_original_does),
+		CLAIM(the_live_requests_can_be_walked),
+		CLAIM(a_stall_delays_the_step_under_way),
+		CLAIM(a_mixture_reads_more_experts_with_every_token),
+		CLAIM(what_a_queue_waits_for_is_counted),
 		CLAIM(the_same_calls_give_the_same_events),
 	};
 
