@@ -14,12 +14,11 @@
 #ifndef TURNWARD_SHM_FILES_H
 #define TURNWARD_SHM_FILES_H
 
+#include "shm/latency.h"
 #include "shm/region.h"
 #include "shm/ring.h"
 #include "shm/slot.h"
 #include "shm/state.h"
-
-enum { FILES_NAME_SIZE = STATE_NAME_MAX + 8 }; /* an engine's name, zero-terminated, whole words */
 
 /* ---- engine.NAME ---- */
 
@@ -46,36 +45,6 @@ void engine_file_prefetch(
 	const struct engine_file *file); /* all engines first, then read: 2 x faster */
 
 /* ---- latency: the probe's windows; the router's own timing has the same record ---- */
-
-/* X(name, type, meaning). Times are 0 where `n` is 0. */
-#define LATENCY_FIELDS(X)                                                             \
-	X(ttft_p50_s, double, "time to first token, median of the window")            \
-	X(ttft_p90_s, double, "its 90th percentile")                                  \
-	X(ttft_p99_s, double, "its 99th percentile")                                  \
-	X(ttft_ewma_s, double, "its moving average")                                  \
-	X(ttft_max_s, double, "its maximum in the window")                            \
-	X(e2e_p50_s, double, "whole request, median")                                 \
-	X(e2e_p90_s, double, "whole request, 90th percentile")                        \
-	X(itl_p50_s, double, "between tokens, median")                                \
-	X(itl_p90_s, double, "between tokens, 90th percentile")                       \
-	X(n, uint64_t, "first tokens in the window")                                  \
-	X(first_tokens_total, uint64_t, "first tokens ever seen")                     \
-	X(finished_total, uint64_t, "requests ever seen to end well")                 \
-	X(waiting, uint64_t, "requests known to stream that have no first token yet") \
-	X(oldest_wait_start_ns, uint64_t,                                             \
-	  "CLOCK_MONOTONIC start of the oldest of these, 0 = none")                   \
-	X(errors, uint64_t, "answers that were errors, ever")                         \
-	X(aborts, uint64_t, "requests the client left, ever")                         \
-	X(lost, uint64_t, "events lost before they were counted, ever")               \
-	X(updated_ns, uint64_t, "CLOCK_MONOTONIC of this record, 0 = never")
-
-struct latency_record {
-	char name[FILES_NAME_SIZE]; /* the engine's; "" = the place is free */
-#define LATENCY_FIELD_MEMBER(name, type, meaning) type name;
-	LATENCY_FIELDS(LATENCY_FIELD_MEMBER)
-#undef LATENCY_FIELD_MEMBER
-};
-static_assert(sizeof(struct latency_record) % 8 == 0, "the slot copies words");
 
 uint64_t latency_record_fingerprint(void);
 
