@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "bench/bench.h"
+#include "bench/replay_detail.h"
 #include "shm/base/clock.h"
 #include "shm/base/exit.h"
 #include "shm/base/opt.h"
@@ -36,7 +37,8 @@ enum { ARMS_MAX = 64, SETS_MAX = 32, SEEDS_MAX = 1000 };
 	X(BANDWIDTH, "kv-bandwidth", "GB/S", "prefixes are pulled, believed and really") \
 	X(CAP, "long-prefill-cap", "N", NULL)                                            \
 	X(LIST, "list", NULL, "shows arms and keys")                                     \
-	X(JSON, "json", "FILE", "write JSON there; - is stdout")
+	X(JSON, "json", "FILE", "write JSON there; - is stdout")                         \
+	X(DETAIL, "detail", "N", NULL)
 #define OPTION_ENUM(id, name, value, help) OPTION_##id,
 enum { OPTION_NONE, REPLAY_OPTIONS(OPTION_ENUM) };
 #define OPTION_ROW(id_, name_, value_, help_) \
@@ -64,6 +66,7 @@ struct command {
 	struct workload_pick pick;
 	uint64_t seed;
 	size_t seeds;
+	unsigned points;
 };
 
 static double number_of(const char *name, const char *text, double min, double max)
@@ -229,6 +232,11 @@ static void take(struct command *c, int id, const char *value)
 	case OPTION_JSON:
 		c->json = value;
 		break;
+	case OPTION_DETAIL:
+		c->points = (unsigned)number_of("detail", value, 0, DETAIL_POINTS_MAX);
+		if (c->points == 1)
+			opt_fail(&program, "--detail must be 0 or at least 2");
+		break;
 	default:
 		take_world(c, id, value);
 	}
@@ -286,6 +294,7 @@ static void command_read(struct command *c, int argc, char **argv)
 	workload_pick_init(&c->pick);
 	c->seed = 1;
 	c->seeds = 5;
+	c->points = DETAIL_POINTS;
 	opt_begin(&scan, &program, argc, argv);
 	while ((id = opt_next(&scan)) != OPT_END)
 		take(c, id, scan.value);
@@ -344,7 +353,7 @@ static int play_seed(const struct command *c, size_t seed, struct replay_table *
 		struct replay_run run;
 
 		progress(c, seed, i, since_ns);
-		err = replay_play(&run, &c->arm[i], &w, c->seed + seed);
+		err = replay_detail_play(t->detail, i, &run, &c->arm[i], &w, c->seed + seed);
 		if (!err)
 			err = replay_figures(&run, &c->arm[i], &w,
 					     figure + (i * c->seeds + seed) * REPLAY_FIGURES_NR);
@@ -385,15 +394,24 @@ int bench_replay(int argc, char **argv)
 				  .seeds = c.seeds,
 				  .base = c.base_index,
 				  .figure = figure,
-				  .workload = c.file ? c.file : kind_names[c.kind] };
+				  .workload = c.file ? c.file : kind_names[c.kind],
+				  .seed = c.seed,
+				  .argc = argc,
+				  .argv = argv };
 
+	if (c.json)
+		err = replay_detail_new(&t.detail, c.arms, c.points);
 	for (size_t i = 0; i < c.seeds && !err; i++)
 		err = figure ? play_seed(&c, i, &t, figure, since_ns, why) : -ENOMEM;
 	if (isatty(STDERR_FILENO))
 		fputs("\r\033[K", stderr);
 	if (err) {
 		fprintf(stderr, "turnward-bench replay: %s\n", why);
+		replay_detail_free(t.detail);
 		return EXIT_RUNTIME;
 	}
-	return report(&c, &t);
+	int code = report(&c, &t);
+
+	replay_detail_free(t.detail);
+	return code;
 }

@@ -103,6 +103,17 @@ int replay_play(struct replay_run *ret_run, const struct replay_arm *arm,
 		const struct workload *workload, uint64_t seed);
 void replay_run_free(struct replay_run *run);
 
+/* By length, and by what even a perfect cache would leave to compute: the same in every arm. */
+static inline enum policy_class replay_class_of(const struct replay_arm *arm,
+						const struct workload_turn *turn)
+{
+	uint32_t uncached = turn->prompt_tokens - turn->ideal_hit_tokens;
+
+	if (turn->prompt_tokens >= arm->params.heavy_threshold)
+		return CLASS_HEAVY;
+	return uncached <= arm->params.warm_threshold ? CLASS_WARM : CLASS_MEDIUM;
+}
+
 /* ---- figures ---- */
 
 /* X(name in JSON, unit, meaning) */
@@ -204,6 +215,8 @@ extern const char *const replay_suite_names[];
 
 /* ---- report ---- */
 
+struct replay_detail;
+
 /* Figures of arms x seeds, and what they were played on. */
 struct replay_table {
 	const struct replay_arm *arm;
@@ -212,6 +225,10 @@ struct replay_table {
 	const double *figure; /* [arm][seed][figure] */
 	const char *workload;
 	size_t requests; /* of one seed, the first */
+	uint64_t seed;   /* the first */
+	int argc;        /* the command that asked for it */
+	char **argv;
+	struct replay_detail *detail; /* replay_detail.h; may be NULL */
 };
 
 void replay_report_print(const struct replay_table *t);

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "bench/replay.h"
+#include "bench/replay_detail.h"
 #include "shm/base/json.h"
+#include "shm/base/opt.h"
 #include "shm/base/scoped.h"
 
 enum { SEEDS_MAX = 1024 };
@@ -227,7 +229,23 @@ static void json_arm(struct json *j, const struct replay_table *t, size_t arm)
 	for (int f = 0; f < REPLAY_FIGURES_NR; f++)
 		json_figure(j, t, arm, (enum replay_figure)f);
 	json_object_end(j);
+	replay_detail_json_arm(j, t->detail, arm);
 	json_object_end(j);
+}
+
+/* What is in the file and how to get it again. No date: equal seeds give equal bytes. */
+static void json_about(struct json *j, const struct replay_table *t)
+{
+	char version[128];
+
+	opt_version(version, sizeof(version));
+	json_str(j, "kind", "replay");
+	json_str(j, "version", version);
+	json_array_begin(j, "command");
+	for (int i = 0; i < t->argc; i++)
+		json_str(j, NULL, t->argv[i]);
+	json_array_end(j);
+	json_u64(j, "seed", t->seed);
 }
 
 static int to_file(void *ctx, const char *text, size_t len)
@@ -249,10 +267,12 @@ int replay_report_json(const struct replay_table *t, const char *path)
 	json_init(&j, buf, sizeof(buf));
 	json_sink_set(&j, to_file, out);
 	json_object_begin(&j, NULL);
+	json_about(&j, t);
 	json_str(&j, "workload", t->workload);
 	json_u64(&j, "requests", t->requests);
 	json_u64(&j, "seeds", t->seeds);
 	json_str(&j, "base", t->arm[t->base].name);
+	replay_detail_json(&j, t->detail);
 	json_array_begin(&j, "arms");
 	for (size_t i = 0; i < t->arms; i++)
 		json_arm(&j, t, i);

@@ -355,8 +355,30 @@ static void fini(struct sim *s)
 	free(s);
 }
 
-int replay_play(struct replay_run *ret_run, const struct replay_arm *arm,
-		const struct workload *workload, uint64_t seed)
+/* Nothing changes between events, so what is so now was so at every moment since the last one. */
+static void show(struct sim *s, uint64_t until_ns)
+{
+	float value[STATE_ENGINES_MAX][DETAIL_SERIES_NR];
+
+	if (!detail_watch_due(s->watch, until_ns))
+		return;
+	for (unsigned i = 0; i < s->engines; i++) {
+		const struct model *model = s->engine[i].model;
+		struct model_figures f;
+
+		model_figures_get(model, &f);
+		value[i][DETAIL_pending_prefill_tokens] =
+			(float)(f.pending_prefill_tokens + model_waiting_uncached(model));
+		value[i][DETAIL_requests] = (float)(f.running + f.waiting);
+		value[i][DETAIL_kv_used_ratio] =
+			(float)f.blocks_used / (float)model_blocks_total(model);
+	}
+	while (detail_watch_due(s->watch, until_ns))
+		detail_watch_point(s->watch, value);
+}
+
+int replay_play_watched(struct replay_run *ret_run, const struct replay_arm *arm,
+			const struct workload *workload, uint64_t seed, struct detail_watch *watch)
 {
 	struct sim *s = calloc(1, sizeof(*s));
 	int err;
@@ -367,6 +389,9 @@ int replay_play(struct replay_run *ret_run, const struct replay_arm *arm,
 	s->arm = arm;
 	s->workload = workload;
 	s->run = ret_run;
+	s->watch = watch;
+	if (watch)
+		detail_watch_begin(watch, SIM_BEGIN_NS);
 	err = begin(s, seed);
 	while (!err && s->left > 0) {
 		/* Samples alone bring nothing to an end: a request would have been lost. */
@@ -375,6 +400,7 @@ int replay_play(struct replay_run *ret_run, const struct replay_arm *arm,
 
 		s->due -= e.kind != EVENT_SAMPLE;
 		assert(e.at_ns >= s->now_ns);
+		show(s, e.at_ns);
 		s->now_ns = e.at_ns;
 		ret_run->events++;
 		err = happen(s, &e);
@@ -385,6 +411,12 @@ int replay_play(struct replay_run *ret_run, const struct replay_arm *arm,
 	}
 	fini(s);
 	return err;
+}
+
+int replay_play(struct replay_run *ret_run, const struct replay_arm *arm,
+		const struct workload *workload, uint64_t seed)
+{
+	return replay_play_watched(ret_run, arm, workload, seed, NULL);
 }
 
 void replay_run_free(struct replay_run *run)

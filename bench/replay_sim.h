@@ -3,6 +3,7 @@
 #define TURNWARD_BENCH_REPLAY_SIM_H
 
 #include "bench/replay.h"
+#include "bench/replay_detail.h"
 #include "router/ledger/ledger.h"
 #include "router/prefix/prefix.h"
 #include "router/stats/window.h"
@@ -78,6 +79,7 @@ struct sim {
 	const struct replay_arm *arm;
 	const struct workload *workload;
 	struct replay_run *run;
+	struct detail_watch *watch; /* looks on, if not NULL */
 	uint64_t now_ns;
 	struct event *event;
 	size_t events, events_room;
@@ -103,6 +105,18 @@ struct sim {
 static inline uint64_t sim_ns(double seconds)
 {
 	return (uint64_t)(seconds * 1e9 + 0.5);
+}
+
+/* For who looks on, if anybody does: a piece of a staged prompt leaves, an engine is away. */
+static inline void sim_note_piece(struct sim *s, uint32_t index, unsigned engine, uint32_t tokens)
+{
+	detail_watch_piece(s->watch, s->now_ns, index, engine, tokens);
+}
+
+static inline void sim_note_outage(struct sim *s, enum detail_outage kind, unsigned engine,
+				   uint64_t until_ns)
+{
+	detail_watch_outage(s->watch, kind, engine, s->now_ns, until_ns);
 }
 
 /* replay_view.c: what the router knows, and its decision. */

@@ -62,14 +62,13 @@ static double quantile(struct series *s, double q)
 	return s->value[rank ? rank - 1 : 0];
 }
 
-/* By length, and by what even a perfect cache would leave to compute: the same in every arm. */
-static enum group class_of(const struct tally *t, const struct workload_turn *turn)
+static enum group group_of(const struct replay_arm *arm, const struct workload_turn *turn)
 {
-	uint32_t uncached = turn->prompt_tokens - turn->ideal_hit_tokens;
+	static const enum group groups[] = {
+		[CLASS_WARM] = WARM, [CLASS_MEDIUM] = MEDIUM, [CLASS_HEAVY] = HEAVY
+	};
 
-	if (turn->prompt_tokens >= t->arm->params.heavy_threshold)
-		return HEAVY;
-	return uncached <= t->arm->params.warm_threshold ? WARM : MEDIUM;
+	return groups[replay_class_of(arm, turn)];
 }
 
 static double floor_s(const struct tally *t, const struct workload_turn *turn)
@@ -97,7 +96,7 @@ static void take_request(struct tally *t, size_t i)
 	const struct workload_turn *turn = &t->w->turn[i];
 	double ttft_s = (double)(r->first_ns - r->arrive_ns) * 1e-9;
 	double least_s = floor_s(t, turn), *f = t->figure;
-	enum group group = class_of(t, turn);
+	enum group group = group_of(t->arm, turn);
 	int later = turn->turn >= 2, candidate = group == HEAVY && later;
 	int hot = candidate && r->best_hit_tokens > hot_share * turn->prompt_tokens;
 

@@ -236,7 +236,7 @@ static int take_value(struct scan *s, struct jread *ret_value)
 	return 0;
 }
 
-int jread_open(struct jread *ret_value, const char *text, size_t len)
+int jread_open_at(struct jread *ret_value, const char *text, size_t len, size_t *ret_offset)
 {
 	struct scan s = { text, text + len };
 	struct jread value;
@@ -244,13 +244,22 @@ int jread_open(struct jread *ret_value, const char *text, size_t len)
 	skip_space(&s);
 	int err = take_value(&s, &value);
 
+	if (!err) {
+		skip_space(&s);
+		err = s.at == s.end ? 0 : -EINVAL;
+	}
 	if (err)
-		return err;
-	skip_space(&s);
-	if (s.at != s.end)
-		return -EINVAL;
-	*ret_value = value;
-	return 0;
+		*ret_offset = (size_t)(s.at - text);
+	else
+		*ret_value = value;
+	return err;
+}
+
+int jread_open(struct jread *ret_value, const char *text, size_t len)
+{
+	size_t offset;
+
+	return jread_open_at(ret_value, text, len, &offset);
 }
 
 /* ---- walking ---- */

@@ -26,6 +26,9 @@ struct jread {
  * JREAD_DEPTH_MAX. Only values that come from here may be given to the functions below.
  */
 int jread_open(struct jread *ret_value, const char *text, size_t len);
+/* As jread_open(), and on failure the offset of the byte that cannot stand there (len: too short).
+ */
+int jread_open_at(struct jread *ret_value, const char *text, size_t len, size_t *ret_offset);
 
 /*
  * The value at a path such as "usage.prompt_tokens" or "data[3].id"; "" is the value itself.

@@ -23,6 +23,11 @@ enum {
 		2000, /* getopt_long()'s value is this + index: ids need not be distinct letters */
 };
 
+void opt_version(char *ret_text, size_t size)
+{
+	snprintf(ret_text, size, "%s (%s)", TURNWARD_VERSION, TURNWARD_COMMIT);
+}
+
 void opt_print_version(const struct opt_program *program)
 {
 	printf("turnward %s (%s)%s%s\n", TURNWARD_VERSION, TURNWARD_COMMIT,

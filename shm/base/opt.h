@@ -8,6 +8,8 @@
 #ifndef TURNWARD_SHM_BASE_OPT_H
 #define TURNWARD_SHM_BASE_OPT_H
 
+#include <stddef.h>
+
 struct opt {
 	const char *name;  /* without the dashes */
 	const char *value; /* "FILE": it takes one; NULL: it takes none */
@@ -49,6 +51,9 @@ void opt_fail(const struct opt_program *program, const char *format, ...)
 /* For a word that must be one of several: fails naming the nearest. `words` is NULL-terminated. */
 void opt_unknown(const struct opt_program *program, const char *what, const char *got,
 		 const char *const *words) __attribute__((noreturn));
+
+/* "0.3.1 (abc1234)": for files that say what wrote them. */
+void opt_version(char *ret_text, size_t size);
 
 /* What --help and --version print. */
 void opt_print_help(const struct opt_program *program);

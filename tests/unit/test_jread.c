@@ -242,6 +242,25 @@ static void random_damage_never_crashes(void **state)
 	assert_true(taken > 100);
 }
 
+static void junk_is_told_with_its_place(void **state)
+{
+	static const struct {
+		const char *text;
+		size_t offset;
+	} cases[] = { { "{\"a\": 1, }", 9 }, { "[1, 2", 5 }, { "{\"a\" 1}", 5 },
+		      { "[1] 2", 4 },        { "", 0 },      { "[nul]", 1 } };
+	struct jread v;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		size_t offset = SIZE_MAX;
+
+		assert_int_equal(jread_open_at(&v, cases[i].text, strlen(cases[i].text), &offset),
+				 -EINVAL);
+		assert_int_equal(offset, cases[i].offset);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -252,6 +271,7 @@ int main(void)
 		CLAIM(strings_are_decoded_and_keep_their_zero),
 		CLAIM(numbers_saturate_and_say_so),
 		CLAIM(junk_is_refused),
+		CLAIM(junk_is_told_with_its_place),
 		CLAIM(every_cut_of_a_document_is_refused),
 		CLAIM(nesting_is_bounded_not_recursed),
 		CLAIM(random_damage_never_crashes),
