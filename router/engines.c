@@ -51,6 +51,7 @@ static struct engine *add(struct worker *w, const struct addr_engine *at)
 	e->at = *at;
 	e->weight = 1;
 	e->agent.file.fd = -1;
+	latency_engine_init(w, &e->latency);
 	return e;
 }
 

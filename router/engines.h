@@ -9,9 +9,8 @@
 #ifndef TURNWARD_ROUTER_ENGINES_H
 #define TURNWARD_ROUTER_ENGINES_H
 
+#include "router/latency.h"
 #include "router/net/chain.h"
-#include "router/stats/ewma.h"
-#include "router/stats/window.h"
 #include "shm/base/addr.h"
 #include "shm/files.h"
 #include "shm/state.h"
@@ -83,12 +82,12 @@ struct engine {
 	struct link *idle;
 	uint32_t idle_nr, links_nr;
 
-	/* own timing */
-	struct window ttft, e2e;
-	struct ewma ttft_ewma;
-	double recent_ttft_s;         /* the quantile that the policy sees */
 	struct engine_learnt *learnt; /* in the region */
-	struct latency_record timing;
+
+	/* latency, see latency.h */
+	struct engine_latency latency;
+	double recent_ttft_s; /* the quantile that the policy sees, unfinished waits counted */
+	uint64_t recent_ttft_n;
 };
 
 /* Reads the configuration's engines (settings) into worker.engines. 0 or -errno with `error`. */

@@ -19,14 +19,14 @@
 #include <jemalloc/jemalloc.h>
 #endif
 
-static void head(FILE *out, const char *name, const char *type, const char *help)
+void metrics_head(FILE *out, const char *name, const char *type, const char *help)
 {
 	fprintf(out, "# HELP turnward_%s %s\n# TYPE turnward_%s %s\n", name, help, name, type);
 }
 
 static void gauge(FILE *out, const char *name, const char *help, double value)
 {
-	head(out, name, "gauge", help);
+	metrics_head(out, name, "gauge", help);
 	fprintf(out, "turnward_%s %.17g\n", name, value);
 }
 
@@ -36,13 +36,13 @@ static void counters(struct worker *w, FILE *out)
 
 	for (int i = 0; i < COUNTERS_NR; i++) {
 		snprintf(name, sizeof(name), "%s_total", counter_names[i]);
-		head(out, name, "counter", counter_help[i]);
+		metrics_head(out, name, "counter", counter_help[i]);
 		fprintf(out, "turnward_%s %lu\n", name,
 			(unsigned long)counter_value(&w->counters, i));
 	}
 	for (int i = 0; i < ENGINE_COUNTERS_NR; i++) {
 		snprintf(name, sizeof(name), "engine_%s_total", engine_counter_names[i]);
-		head(out, name, "counter", engine_counter_help[i]);
+		metrics_head(out, name, "counter", engine_counter_help[i]);
 		for (uint32_t e = 0; e < w->engines_nr; e++)
 			fprintf(out, "turnward_%s{engine=\"%s\"} %lu\n", name,
 				w->engines[e].at.name,
@@ -64,7 +64,8 @@ static void counters(struct worker *w, FILE *out)
 	X("engine_idle_links", "of these, resting", e->idle_nr)                                    \
 	X("engine_calibration_ratio", "measured over predicted TTFT, 0 = none yet",                \
 	  e->learnt->calibration)                                                                  \
-	X("engine_ttft_p90_seconds", "recent TTFT, 90th percentile", e->timing.ttft_p90_s)         \
+	X("engine_ttft_p90_seconds", "recent TTFT, 90th percentile",                               \
+	  latency_of(&e->latency)->ttft_p90_s)                                                     \
 	X("agent_attached", "1 if an agent's record of the engine is there", e->attached)          \
 	X("agent_sample_age_seconds", "age of the agent's record, 0 = none",                       \
 	  e->state.read_ns ? (double)(w->now_ns - e->state.read_ns) * 1e-9 : 0)
@@ -72,7 +73,7 @@ static void counters(struct worker *w, FILE *out)
 static void engines(struct worker *w, FILE *out)
 {
 #define PRINT(text, help, value)                                                     \
-	head(out, text, "gauge", help);                                              \
+	metrics_head(out, text, "gauge", help);                                      \
 	for (uint32_t i = 0; i < w->engines_nr; i++) {                               \
 		const struct engine *e = &w->engines[i];                             \
 		struct ledger_sums sums;                                             \
@@ -88,14 +89,15 @@ static void engines(struct worker *w, FILE *out)
 static void agents(struct worker *w, FILE *out)
 {
 #define AGENT_FIELD(field, type, unit, meaning)                                          \
-	head(out, "agent_" #field, "gauge", meaning " [" unit "]");                      \
+	metrics_head(out, "agent_" #field, "gauge", meaning " [" unit "]");              \
 	for (uint32_t i = 0; i < w->engines_nr; i++)                                     \
 		if (ENGINE_HAS(&w->engines[i].state, field))                             \
 			fprintf(out, "turnward_agent_" #field "{engine=\"%s\"} %.17g\n", \
 				w->engines[i].at.name, (double)w->engines[i].state.field);
 	ENGINE_FIELDS(AGENT_FIELD)
 #undef AGENT_FIELD
-	head(out, "engine_signal_missing", "gauge", "1 if the engine's agent cannot report it");
+	metrics_head(out, "engine_signal_missing", "gauge",
+		     "1 if the engine's agent cannot report it");
 #define MISSING(field, type, unit, meaning)                                             \
 	if (e->attached && e->state.read_ns)                                            \
 		fprintf(out,                                                            \
@@ -110,16 +112,28 @@ static void agents(struct worker *w, FILE *out)
 #undef MISSING
 }
 
+void metrics_histogram(FILE *out, const char *name, const char *label, const char *value,
+		       const struct hist *h, const double *bounds, int n)
+{
+	char mine[128] = "", braced[136] = "";
+
+	if (label) {
+		snprintf(mine, sizeof(mine), "%s=\"%s\",", label, value);
+		snprintf(braced, sizeof(braced), "{%s=\"%s\"}", label, value);
+	}
+	for (int i = 0; i < n; i++)
+		fprintf(out, "turnward_%s_bucket{%sle=\"%g\"} %lu\n", name, mine, bounds[i],
+			(unsigned long)(h->n - hist_count_above(h, bounds[i])));
+	fprintf(out, "turnward_%s_bucket{%sle=\"+Inf\"} %lu\n", name, mine, (unsigned long)h->n);
+	fprintf(out, "turnward_%s_sum%s %.17g\nturnward_%s_count%s %lu\n", name, braced, h->sum,
+		name, braced, (unsigned long)h->n);
+}
+
 static void histogram(FILE *out, const char *name, const char *help, const struct hist *h,
 		      const double *bounds, int n)
 {
-	head(out, name, "histogram", help);
-	for (int i = 0; i < n; i++)
-		fprintf(out, "turnward_%s_bucket{le=\"%g\"} %lu\n", name, bounds[i],
-			(unsigned long)(h->n - hist_count_above(h, bounds[i])));
-	fprintf(out, "turnward_%s_bucket{le=\"+Inf\"} %lu\n", name, (unsigned long)h->n);
-	fprintf(out, "turnward_%s_sum %.17g\nturnward_%s_count %lu\n", name, h->sum, name,
-		(unsigned long)h->n);
+	metrics_head(out, name, "histogram", help);
+	metrics_histogram(out, name, NULL, NULL, h, bounds, n);
 }
 
 static void histograms(struct worker *w, FILE *out)
@@ -140,11 +154,11 @@ static void pools(struct worker *w, FILE *out)
 	const struct slab *all[] = { &w->bodies,    &w->heads, &w->outs,
 				     &w->exchanges, &w->scans, &w->routes };
 
-	head(out, "memory_blocks", "gauge", "blocks of each pool in use");
+	metrics_head(out, "memory_blocks", "gauge", "blocks of each pool in use");
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		fprintf(out, "turnward_memory_blocks{pool=\"%s\"} %lu\n", all[i]->name,
 			(unsigned long)all[i]->used);
-	head(out, "memory_limit_blocks", "gauge", "blocks that each pool may have");
+	metrics_head(out, "memory_limit_blocks", "gauge", "blocks that each pool may have");
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		fprintf(out, "turnward_memory_limit_blocks{pool=\"%s\"} %lu\n", all[i]->name,
 			(unsigned long)all[i]->limit);
@@ -188,7 +202,7 @@ int metrics_write(struct worker *w, FILE *out)
 {
 	struct session_totals sessions;
 
-	head(out, "build_info", "gauge", "always 1");
+	metrics_head(out, "build_info", "gauge", "always 1");
 	fprintf(out, "turnward_build_info{version=\"%s\",io=\"%s\",policy=\"%s\"} 1\n",
 		TURNWARD_VERSION, loop_kind_name(loop_kind_of(w->loop)),
 		policy_name(w->params.policy));
@@ -204,6 +218,7 @@ int metrics_write(struct worker *w, FILE *out)
 	gauge(out, "sessions", "sessions known", (double)sessions.entries);
 	engines(w, out);
 	agents(w, out);
+	latency_metrics(w, out);
 	histograms(w, out);
 	pools(w, out);
 	gauge(out, "log_dropped", "log lines that stderr did not take", (double)log_dropped());

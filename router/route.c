@@ -368,7 +368,7 @@ static void fill_engine(struct worker *w, struct exchange *x, struct engine *e, 
 	p->max_model_len = ENGINE_HAS(s, max_model_len) ? s->max_model_len : 0;
 	p->calibration = calibration_in_force(w, e);
 	p->recent_ttft_s = e->recent_ttft_s;
-	p->recent_ttft_n = e->timing.n;
+	p->recent_ttft_n = (uint32_t)e->recent_ttft_n;
 }
 
 /* ---- the decision ---- */
@@ -645,10 +645,7 @@ void route_first_token(struct worker *w, struct exchange *x)
 	waiting_remove(x);
 	if (!r->token_seen)
 		prefill_landed(w, x);
-	window_add(&e->ttft, w->now_ns, ttft_s);
-	ewma_add(&e->ttft_ewma, ttft_s, 0.1);
-	hist_add(&w->ttft, (double)(w->now_ns - x->start_ns) * 1e-9);
-	e->timing.first_tokens_total++;
+	latency_first_token(w, x);
 	if (r->predicted_raw_s > 0) {
 		/* Where little is predicted the step under way decides: it says nothing of speed.
 		 */
@@ -779,20 +776,11 @@ void route_ended(struct worker *w, struct exchange *x)
 		if (x->status >= 400)
 			session_take_back(w, x);
 	}
-	if (e && x->answered) {
-		if (outcome == OUTCOME_COMPLETED) {
-			learn(w, x);
-			window_add(&e->e2e, w->now_ns, (double)(w->now_ns - x->sent_ns) * 1e-9);
-			hist_add(&w->e2e, (double)(w->now_ns - x->start_ns) * 1e-9);
-			e->timing.finished_total++;
-		}
-		if (x->status >= 500 || outcome == OUTCOME_FAILED)
-			e->timing.errors++;
-	}
-	if (e && outcome == OUTCOME_ABORTED) {
-		e->timing.aborts++;
+	if (e && x->answered && outcome == OUTCOME_COMPLETED)
+		learn(w, x);
+	if (e && outcome == OUTCOME_ABORTED)
 		count_engine(&w->counters, e->index, ENGINE_COUNTER_aborts, 1);
-	}
+	latency_ended(w, x);
 	if (r->decision)
 		journal_outcome_note(w, x);
 }
@@ -824,42 +812,11 @@ void route_engine_lost(struct worker *w, struct engine *e)
 
 void route_publish(struct worker *w)
 {
-	uint64_t oldest[STATE_ENGINES_MAX] = { 0 }, waiting[STATE_ENGINES_MAX] = { 0 };
-	static const double q[] = { 0.5, 0.9, 0.99 };
-
-	for (struct exchange *x = w->waiting; x; x = x->wait_next) {
-		if (!x->stream || !x->sent_ns)
-			continue;
-		waiting[x->engine]++;
-		if (oldest[x->engine] == 0 || x->sent_ns < oldest[x->engine])
-			oldest[x->engine] = x->sent_ns;
-	}
 	for (uint32_t i = 0; i < w->engines_nr; i++) {
 		struct engine *e = &w->engines[i];
-		struct latency_record *t = &e->timing;
 		struct ledger_books books;
 		struct ledger_sums sums;
-		double v[3], v2[2];
 
-		window_expire(&e->ttft, w->now_ns, w->set->ttft_window);
-		window_expire(&e->e2e, w->now_ns, w->set->ttft_window);
-		hist_quantiles(&e->ttft.hist, q, 3, v);
-		hist_quantiles(&e->e2e.hist, q, 2, v2);
-		memcpy(t->name, e->at.name, sizeof(t->name));
-		t->n = window_n(&e->ttft);
-		t->ttft_p50_s = v[0];
-		t->ttft_p90_s = v[1];
-		t->ttft_p99_s = v[2];
-		t->ttft_max_s = window_max(&e->ttft);
-		e->recent_ttft_s = hist_quantile(&e->ttft.hist, w->set->ttft_quantile);
-		t->ttft_ewma_s = e->ttft_ewma.value;
-		t->e2e_p50_s = v2[0];
-		t->e2e_p90_s = v2[1];
-		t->waiting = waiting[i];
-		t->oldest_wait_start_ns = oldest[i];
-		t->updated_ns = w->now_ns;
-		if (e->region_index >= 0)
-			router_file_timing_publish(&w->file, e->region_index, t);
 		ledger_books_get(w->ledger, i, &sums);
 		memset(&books, 0, sizeof(books));
 		memcpy(books.name, e->at.name, sizeof(books.name));

@@ -96,7 +96,7 @@ void route_observe(struct worker *w, struct engine *e);
 void route_engine_lost(struct worker *w, struct engine *e);
 uint64_t route_epoch(const struct engine *e); /* of its cache, 0 = unknown */
 
-/* Books and own timing into the region. */
+/* Books into the region. */
 void route_publish(struct worker *w);
 
 /* 1 if the client may use the data port: its key is known, or none is asked for. */

@@ -409,6 +409,7 @@ static void expire(struct worker *w, uint64_t asked_ns)
 static void tick(struct worker *w)
 {
 	engines_tick(w);
+	latency_tick(w);
 	for (uint32_t i = 0; i < w->listeners_nr; i++)
 		if (!w->listeners[i].accepting && (!w->draining || w->listeners[i].admin))
 			accept_on(w, &w->listeners[i]);
@@ -421,6 +422,7 @@ static void periodic(struct worker *w)
 		engines_read(w);
 		route_assume_tokens(w);
 		route_publish(w);
+		latency_publish(w);
 		w->publish_ns = w->now_ns + PUBLISH_NS;
 	}
 	if (w->now_ns >= w->tick_ns)
@@ -633,8 +635,11 @@ int worker_run(const struct router_settings *settings, const struct listener *li
 	say_started(w);
 	code = turn(w);
 	route_publish(w);
+	latency_publish(w);
 	log_drain(500);
 	engines_fini(w);
+	if (w->probe_attached)
+		latency_file_drop(&w->probe_file);
 	ledger_file_drop(&w->ledger_file);
 	router_file_drop(&w->file);
 	region_close(&w->region);

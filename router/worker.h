@@ -92,6 +92,8 @@ struct worker {
 	struct region region;
 	struct router_file file;
 	struct ledger_file ledger_file;
+	struct latency_file probe_file;
+	uint8_t probe_attached;
 	uint64_t tick_ns;    /* next once-a-second work */
 	uint64_t publish_ns; /* next publishing of books and timing */
 
@@ -113,6 +115,7 @@ struct worker {
 
 	struct counters counters;
 	struct hist ttft, decision, e2e;
+	struct hist phase[JOURNAL_MOMENTS_NR]; /* on the way to first tokens */
 };
 
 /*

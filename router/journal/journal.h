@@ -60,6 +60,10 @@ static_assert(sizeof(struct journal_decision) % 8 == 0, "arrays follow");
 	X(first_token, "the first token came from the engine", "engine_token") \
 	X(relayed, "the client's connection took the first token", "relay")
 
+#define JOURNAL_MOMENT_ENUM(name, meaning, phase) JOURNAL_MOMENT_##name,
+enum journal_moment { JOURNAL_MOMENTS(JOURNAL_MOMENT_ENUM) JOURNAL_MOMENTS_NR };
+#undef JOURNAL_MOMENT_ENUM
+
 struct journal_outcome {
 	struct journal_head head;
 	uint64_t decision; /* number of its record, 0 = was never decided */
