@@ -72,7 +72,7 @@ struct probe_record {
 	__u16 client_port;        /* our end, host order */
 	__u8 kind;                /* enum probe_kind */
 	__u8 engine;              /* index given by probe_engines_set() */
-	__u32 reserved;
+	__u32 segments;           /* of the answer with payload, from the first token's on */
 };
 _Static_assert(sizeof(struct probe_record) == 80, "both sides agree on the ring's records");
 
