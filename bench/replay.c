@@ -2,6 +2,7 @@
 #include "bench/replay.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,10 +24,18 @@ enum { ARMS_MAX = 64, SETS_MAX = 32, SEEDS_MAX = 1000 };
 	X(BASE, "base", "ARM", "what differences are against (the first arm)")           \
 	X(SEEDS, "seeds", "N", "workloads, one a seed (5)")                              \
 	X(SEED, "seed", "N", "the first (1)")                                            \
-	X(WORKLOAD, "workload", "KIND", "design, sessions, mooncake, azure (design)")    \
-	X(FILE, "file", "FILE", "of the workload (traces/claude_code.jsonl)")            \
+	X(WORKLOAD, "workload", "KIND", "design, sessions (traces/claude_code.jsonl)")   \
+	X(FILE, "file", "FILE", "play this instead")                                     \
+	X(FORM, "form", "NAME", "of it: sessions, mooncake, qwen, azure (as it looks)")  \
 	X(REQUESTS, "requests", "N", "of one seed (850; files: all)")                    \
-	X(RATE, "rate", "R", "new sessions, or open-loop requests, a second")            \
+	X(SESSIONS, "sessions", "N", "at most")                                          \
+	X(RATE, "rate", "R", "new sessions, or a file's requests, a second")             \
+	X(CLOSED, "closed", NULL, "turns come a pause after the answer before")          \
+	X(OPEN, "open", NULL, "turns come whether or not answers do")                    \
+	X(THINK, "think", "S", "mean pause of a closed loop, drawn anew")                \
+	X(TURNS, "turns", "N", "most turns of a file's session (12)")                    \
+	X(CONTEXT, "context", "N", "longest prompt and answer of a file (120000)")       \
+	X(BLOCK, "block", "N", "tokens of a file's hash block (512, qwen: 16)")          \
 	X(MIX, "mix", "KEY=V", "changes the generator of design; may be repeated")       \
 	X(SET, "set", "KEY=V", "for every arm, as --list has it; may be repeated")       \
 	X(PROFILE, "profile", "NAME", "of the engines: q8b, q14b (q8b)")                 \
@@ -53,8 +62,8 @@ static const struct opt_program program = {
 	.examples = "  turnward-bench replay --arms linear,A,eft+calibration_max=1 --seeds 12\n",
 };
 
-enum kind { KIND_DESIGN, KIND_SESSIONS, KIND_MOONCAKE, KIND_AZURE };
-static const char *const kind_names[] = { "design", "sessions", "mooncake", "azure", NULL };
+enum kind { KIND_DESIGN, KIND_SESSIONS, KIND_FILE };
+static const char *const kind_names[] = { "design", "sessions", NULL };
 
 struct command {
 	struct replay_arm base, arm[ARMS_MAX];
@@ -62,6 +71,7 @@ struct command {
 	const char *arm_list, *base_name, *file, *json;
 	unsigned suite;
 	enum kind kind;
+	int form; /* enum workload_form, -1 = by content */
 	struct workload_mix mix;
 	struct workload_pick pick;
 	uint64_t seed;
@@ -97,6 +107,13 @@ static void halves(const char *name, const char *text, char key[64], const char 
 	memcpy(key, text, len);
 	key[len] = 0;
 	*ret_value = text + len + 1;
+}
+
+static void fail_file(const struct command *c, const char *why) __attribute__((noreturn));
+static void fail_file(const struct command *c, const char *why)
+{
+	fprintf(stderr, "turnward-bench replay: %s: %s\n", c->file, why);
+	exit(EXIT_RUNTIME);
 }
 
 static void set_base(struct command *c, const char *key, const char *value)
@@ -192,6 +209,60 @@ static void take_world(struct command *c, int id, const char *value)
 	}
 }
 
+static int take_pick(struct command *c, int id, const char *value)
+{
+	struct workload_pick *pick = &c->pick;
+
+	switch (id) {
+	case OPTION_REQUESTS:
+		pick->requests = (size_t)number_of("requests", value, 1, 1e7);
+		return 1;
+	case OPTION_SESSIONS:
+		pick->sessions = (size_t)number_of("sessions", value, 1, 1e7);
+		return 1;
+	case OPTION_RATE:
+		pick->rate = c->mix.rate = number_of("rate", value, 1e-6, 1e6);
+		return 1;
+	case OPTION_THINK:
+		pick->think_s = c->mix.think = number_of("think", value, 0, 1e6);
+		return 1;
+	case OPTION_TURNS:
+		pick->turns_max = (uint32_t)number_of("turns", value, 1, 1e6);
+		return 1;
+	case OPTION_CONTEXT:
+		pick->context_max = (uint32_t)number_of("context", value, 2, 1e7);
+		pick->first_prompt_max = pick->context_max;
+		return 1;
+	case OPTION_BLOCK:
+		pick->block = (uint32_t)number_of("block", value, 1, 32768);
+		return 1;
+	}
+	return 0;
+}
+
+/* Returns whether the option is one of the workload's. */
+static int take_load(struct command *c, int id, const char *value)
+{
+	switch (id) {
+	case OPTION_WORKLOAD:
+		c->kind = (enum kind)index_of("workload", value, kind_names);
+		return 1;
+	case OPTION_FILE:
+		c->file = value;
+		return 1;
+	case OPTION_FORM:
+		c->form = (int)index_of("form", value, workload_form_names);
+		return 1;
+	case OPTION_CLOSED:
+		c->pick.loop = WORKLOAD_CLOSED;
+		return 1;
+	case OPTION_OPEN:
+		c->pick.loop = WORKLOAD_OPEN;
+		return 1;
+	}
+	return take_pick(c, id, value);
+}
+
 static void take(struct command *c, int id, const char *value)
 {
 	switch (id) {
@@ -210,19 +281,6 @@ static void take(struct command *c, int id, const char *value)
 	case OPTION_SEED:
 		c->seed = (uint64_t)number_of("seed", value, 0, 1e15);
 		break;
-	case OPTION_WORKLOAD:
-		c->kind = (enum kind)index_of("workload", value, kind_names);
-		break;
-	case OPTION_FILE:
-		c->file = value;
-		break;
-	case OPTION_REQUESTS:
-		c->pick.requests = (size_t)number_of("requests", value, 1, 1e7);
-		c->mix.requests = (double)c->pick.requests;
-		break;
-	case OPTION_RATE:
-		c->pick.rate = c->mix.rate = number_of("rate", value, 1e-6, 1e6);
-		break;
 	case OPTION_MIX:
 		set_mix(c, value);
 		break;
@@ -238,7 +296,8 @@ static void take(struct command *c, int id, const char *value)
 			opt_fail(&program, "--detail must be 0 or at least 2");
 		break;
 	default:
-		take_world(c, id, value);
+		if (!take_load(c, id, value))
+			take_world(c, id, value);
 	}
 }
 
@@ -283,6 +342,34 @@ static void choose_arms(struct command *c)
 	}
 }
 
+/* Which file, of which form, at which rate; how much of a generated mix. */
+static void settle_load(struct command *c)
+{
+	enum workload_form form;
+	char why[WORKLOAD_WHY_MAX];
+
+	if (!c->file && c->kind == KIND_SESSIONS) {
+		c->file = "bench/traces/claude_code.jsonl";
+		c->form = WORKLOAD_FORM_SESSIONS;
+	}
+	c->pick.idle = c->base.profile;
+	if (c->pick.requests || c->pick.sessions) /* sessions alone: all turns of so many */
+		c->mix.requests = c->pick.requests ? (double)c->pick.requests : INFINITY;
+	if (!c->file) {
+		if (c->form >= 0)
+			opt_fail(&program, "--form says what --file is, and there is none");
+		return;
+	}
+	c->kind = KIND_FILE;
+	if (c->form < 0) {
+		if (workload_form_of(c->file, &form, why) < 0)
+			fail_file(c, why);
+		c->form = (int)form;
+	}
+	if (c->form == WORKLOAD_FORM_SESSIONS && c->pick.rate == 0)
+		c->pick.rate = 0.25;
+}
+
 static void command_read(struct command *c, int argc, char **argv)
 {
 	struct opt_scan scan;
@@ -295,17 +382,13 @@ static void command_read(struct command *c, int argc, char **argv)
 	c->seed = 1;
 	c->seeds = 5;
 	c->points = DETAIL_POINTS;
+	c->form = -1;
 	opt_begin(&scan, &program, argc, argv);
 	while ((id = opt_next(&scan)) != OPT_END)
 		take(c, id, scan.value);
 	if (scan.first < argc)
 		opt_fail(&program, "'%s' is not expected", argv[scan.first]);
-	if (!c->file && c->kind == KIND_SESSIONS)
-		c->file = "bench/traces/claude_code.jsonl";
-	if (!c->file && c->kind != KIND_DESIGN)
-		opt_fail(&program, "--workload %s needs --file", kind_names[c->kind]);
-	if (c->kind == KIND_SESSIONS && c->pick.rate == 0)
-		c->pick.rate = 0.25;
+	settle_load(c);
 	choose_arms(c);
 }
 
@@ -315,17 +398,9 @@ static int workload_make(struct workload *ret, const struct command *c, uint64_t
 	struct workload_pick pick = c->pick;
 
 	pick.seed = seed;
-	switch (c->kind) {
-	case KIND_SESSIONS:
-		return workload_sessions(ret, c->file, &pick, why);
-	case KIND_MOONCAKE:
-		return workload_mooncake(ret, c->file, &pick, why);
-	case KIND_AZURE:
-		return workload_azure(ret, c->file, &pick, why);
-	case KIND_DESIGN:
-		break;
-	}
-	return workload_design(ret, &c->mix, seed);
+	if (c->kind == KIND_FILE)
+		return workload_read(ret, c->file, (enum workload_form)c->form, &pick, why);
+	return workload_generate(ret, &c->mix, &pick);
 }
 
 static void progress(const struct command *c, size_t seed, size_t arm, uint64_t since_ns)
@@ -334,6 +409,7 @@ static void progress(const struct command *c, size_t seed, size_t arm, uint64_t 
 	uint64_t now_ns = clock_ns();
 	int tty = isatty(STDERR_FILENO);
 
+	said_ns = said_ns ? said_ns : since_ns;
 	if (now_ns - said_ns < (tty ? 100000000ull : 5ull * NS_PER_S))
 		return;
 	said_ns = now_ns;
@@ -348,6 +424,8 @@ static int play_seed(const struct command *c, size_t seed, struct replay_table *
 	struct workload w;
 	int err = workload_make(&w, c, c->seed + seed, why);
 
+	if (err && c->file)
+		fail_file(c, why);
 	t->requests = seed ? t->requests : w.turns;
 	for (size_t i = 0; i < c->arms && !err; i++) {
 		struct replay_run run;

@@ -1,5 +1,5 @@
 /* Workloads in memory, the design document's mix, and what a perfect cache would hold of them. */
-#include "bench/workload.h"
+#include "bench/workload_forms.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -340,18 +340,31 @@ static int design_session(struct workload *w, const struct workload_mix *mix, ui
 	return err;
 }
 
-int workload_design(struct workload *ret, const struct workload_mix *mix, uint64_t seed)
+int workload_generate(struct workload *ret, const struct workload_mix *mix,
+		      const struct workload_pick *pick)
 {
-	uint64_t arrivals = workload_key(seed, 1);
+	uint64_t seed = pick->seed, arrivals = workload_key(seed, 1);
 	double start_s = 0;
 	int err = 0;
 
 	*ret = (struct workload){ 0 };
-	while (!err && (double)ret->turns < mix->requests) {
+	while (!err && (double)ret->turns < mix->requests && forms_may_begin(ret, pick)) {
 		err = workload_add_session(ret, start_s);
 		if (!err)
 			err = design_session(ret, mix, workload_key(seed, ret->sessions + 1));
 		start_s += workload_exponential(&arrivals, 1 / mix->rate);
 	}
-	return err ? err : workload_finish(ret);
+	err = err ? err : workload_finish(ret);
+	if (!err && pick->loop == WORKLOAD_OPEN)
+		workload_open(ret, pick->idle);
+	return err;
+}
+
+int workload_design(struct workload *ret, const struct workload_mix *mix, uint64_t seed)
+{
+	struct workload_pick pick;
+
+	workload_pick_init(&pick);
+	pick.seed = seed;
+	return workload_generate(ret, mix, &pick);
 }

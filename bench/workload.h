@@ -14,6 +14,8 @@
 
 enum { WORKLOAD_WHY_MAX = 200 };
 
+struct model_profile;
+
 /* `tokens` tokens from place `at` on of the endless text that `key` stands for. */
 struct workload_segment {
 	uint64_t key;
@@ -78,31 +80,62 @@ struct workload_mix {
 #undef WORKLOAD_MIX_MEMBER
 };
 
-/* Where requests come from a file: what of it is played, and how. */
+/* Forms of files. X(ID, name, meaning) */
+#define WORKLOAD_FORMS(X)                                                                       \
+	X(SESSIONS, "sessions", "traces/README.md: sessions with pauses; one JSON object each") \
+	X(MOONCAKE, "mooncake",                                                                 \
+	  "JSON lines: timestamp in ms, input_length, output_length, "                          \
+	  "hash_ids; or these four as a list, ids also as ranges")                              \
+	X(QWEN, "qwen",                                                                         \
+	  "Qwen-Bailian's JSON lines: chat_id, parent_chat_id, timestamp in s, "                \
+	  "input_length, output_length, type, turn, hash_ids")                                  \
+	X(AZURE, "azure", "CSV: TIMESTAMP,ContextTokens,GeneratedTokens; also seconds")
+enum workload_form {
+#define WORKLOAD_FORM_ENUM(id, name, meaning) WORKLOAD_FORM_##id,
+	WORKLOAD_FORMS(WORKLOAD_FORM_ENUM)
+#undef WORKLOAD_FORM_ENUM
+		WORKLOAD_FORMS_NR
+};
+extern const char *const workload_form_names[];
+
+/*
+ * When turns come. CLOSED: a pause after the answer before; where a trace has arrivals alone, the
+ * pause is what passed between them, at most think_max_s (so the answer's time is in it), or
+ * drawn with the mean think_s. OPEN: at times that do not depend on the engines: the recorded
+ * ones, or those at which an idle engine would have made a closed loop's turns come.
+ */
+enum workload_loop { WORKLOAD_AS_RECORDED, WORKLOAD_CLOSED, WORKLOAD_OPEN };
+
+/* What of a workload is played, and how. */
 struct workload_pick {
 	uint64_t seed;
-	double rate;     /* sessions: new ones a second; open loop: 0 = as recorded, else this many
-			    requests a second on average */
+	double rate;     /* new sessions a second; open loop of a file of arrivals: requests a
+			    second; 0 = as recorded */
 	size_t requests; /* 0 = all */
+	size_t sessions; /* 0 = all */
 	uint32_t turns_max, first_prompt_max, context_max;
 	double think_max_s;
+	double think_s; /* >= 0: pauses of a closed loop are drawn anew, with this mean */
+	uint32_t block; /* tokens of a hash block: 0 = the form's (mooncake 512, qwen 16) */
+	enum workload_loop loop;
+	const struct model_profile *idle; /* of OPEN's idle engine; NULL = the first */
 };
 
 void workload_mix_init(struct workload_mix *ret_mix);
 void workload_pick_init(struct workload_pick *ret_pick);
 
-/* Each makes a workload from nothing: 0, -ENOMEM, -EINVAL with `why`, -errno of the file. On
- * failure, too, workload_free() is due. */
+/*
+ * Each makes a workload from nothing: 0, -ENOMEM, -EINVAL with `why` (a broken line's number),
+ * -E2BIG with `why`, -errno of the file. On failure, too, workload_free() is due. Of `pick` a
+ * generated mix follows seed, sessions and loop.
+ */
+int workload_generate(struct workload *ret, const struct workload_mix *mix,
+		      const struct workload_pick *pick);
 int workload_design(struct workload *ret, const struct workload_mix *mix, uint64_t seed);
-int workload_sessions(struct workload *ret, const char *path, const struct workload_pick *pick,
-		      char why[WORKLOAD_WHY_MAX]);
-/* Mooncake's JSON lines: {"timestamp", "input_length", "output_length", "hash_ids"} with ids of
- * blocks of 512 tokens, or the same four as a list, ids then also as inclusive ranges. */
-int workload_mooncake(struct workload *ret, const char *path, const struct workload_pick *pick,
-		      char why[WORKLOAD_WHY_MAX]);
-/* Azure's CSV: time, input tokens, output tokens; times in seconds or as YYYY-MM-DD HH:MM:SS.f. */
-int workload_azure(struct workload *ret, const char *path, const struct workload_pick *pick,
-		   char why[WORKLOAD_WHY_MAX]);
+int workload_read(struct workload *ret, const char *path, enum workload_form form,
+		  const struct workload_pick *pick, char why[WORKLOAD_WHY_MAX]);
+/* The form that the file's first line has. */
+int workload_form_of(const char *path, enum workload_form *ret_form, char why[WORKLOAD_WHY_MAX]);
 void workload_free(struct workload *w);
 
 /* The tokens of a turn's prompt (room for prompt_tokens), or of one segment. */

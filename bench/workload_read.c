@@ -1,19 +1,18 @@
-/* Workloads from files: sessions (traces/README.md), Mooncake's JSON lines, Azure's CSV. */
+/* Workloads from files: lines, forms by content, sessions (traces/README.md), Azure's CSV. */
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench/sessions.h"
-#include "bench/workload.h"
+#include "bench/workload_forms.h"
 #include "shm/base/jread.h"
-#include "shm/base/scoped.h"
 
-enum {
-	MOONCAKE_BLOCK = 512,       /* tokens of a hash block */
-	MOONCAKE_IDS_MAX = 1 << 26, /* block ids of a file */
-	TOKENS_MAX = 1 << 22, /* of one prompt or answer in a file; more is taken for an error */
+const char *const workload_form_names[] = {
+#define NAME(id, name, meaning) name,
+	WORKLOAD_FORMS(NAME) NULL
+#undef NAME
 };
 
 void workload_pick_init(struct workload_pick *ret_pick)
@@ -22,10 +21,11 @@ void workload_pick_init(struct workload_pick *ret_pick)
 					    .turns_max = 12,
 					    .first_prompt_max = 40000,
 					    .context_max = 120000,
-					    .think_max_s = 60 };
+					    .think_max_s = 60,
+					    .think_s = -1 };
 }
 
-static int complain(char *why, size_t line, const char *format, ...)
+int forms_complain(char *why, size_t line, const char *format, ...)
 {
 	va_list args;
 	int n = snprintf(why, WORKLOAD_WHY_MAX, "line %zu: ", line);
@@ -36,9 +36,139 @@ static int complain(char *why, size_t line, const char *format, ...)
 	return -EINVAL;
 }
 
-static int enough(const struct workload *w, const struct workload_pick *pick)
+int forms_enough(const struct workload *w, const struct workload_pick *pick)
 {
 	return pick->requests && w->turns >= pick->requests;
+}
+
+int forms_may_begin(const struct workload *w, const struct workload_pick *pick)
+{
+	return !pick->sessions || w->sessions < pick->sessions;
+}
+
+/* ---- lines ---- */
+
+int lines_open(struct lines *l, const char *path, char why[WORKLOAD_WHY_MAX])
+{
+	*l = (struct lines){ .file = fopen(path, "re") };
+	if (l->file)
+		return 0;
+	int err = -errno;
+	snprintf(why, WORKLOAD_WHY_MAX, "%s", strerror(-err));
+	return err;
+}
+
+void lines_close(struct lines *l)
+{
+	if (l->file)
+		fclose(l->file);
+	free(l->line);
+	*l = (struct lines){ 0 };
+}
+
+static int line_put(struct lines *l, int c)
+{
+	if (l->len == l->room) {
+		size_t room = l->room ? 2 * l->room : 4096;
+		char *grown = realloc(l->line, room);
+
+		if (!grown)
+			return -ENOMEM;
+		l->line = grown;
+		l->room = room;
+	}
+	l->line[l->len++] = (char)c;
+	return 0;
+}
+
+/* One line, blank or not; 0 at the end of the file. */
+static int line_read(struct lines *l, char *why)
+{
+	int c, err = 0;
+
+	l->len = 0;
+	l->number++;
+	while (!err && (c = getc_unlocked(l->file)) != EOF && c != '\n') {
+		if (l->len >= FORMS_LINE_MAX)
+			return forms_complain(why, l->number, "longer than %d MiB",
+					      FORMS_LINE_MAX >> 20);
+		err = line_put(l, c);
+	}
+	if (!err && ferror(l->file)) {
+		err = -EIO;
+		snprintf(why, WORKLOAD_WHY_MAX, "line %zu cannot be read", l->number);
+	}
+	if (err || (c == EOF && l->len == 0))
+		return err;
+	while (l->len && (l->line[l->len - 1] == '\r' || l->line[l->len - 1] == ' '))
+		l->len--;
+	err = line_put(l, 0);
+	l->len -= !err;
+	return err ? err : 1;
+}
+
+int lines_next(struct lines *l, char why[WORKLOAD_WHY_MAX])
+{
+	int more;
+
+	do
+		more = line_read(l, why);
+	while (more > 0 && l->len == 0);
+	return more;
+}
+
+/* ---- which form ---- */
+
+static int form_of_json(const struct jread *root, enum workload_form *ret_form)
+{
+	struct jread part;
+
+	if (root->type == JREAD_ARRAY)
+		*ret_form = WORKLOAD_FORM_MOONCAKE;
+	else if (jread_get(root, "r", &part) == 0)
+		*ret_form = WORKLOAD_FORM_SESSIONS;
+	else if (jread_get(root, "chat_id", &part) == 0)
+		*ret_form = WORKLOAD_FORM_QWEN;
+	else if (jread_get(root, "input_length", &part) == 0)
+		*ret_form = WORKLOAD_FORM_MOONCAKE;
+	else
+		return -EINVAL;
+	return 0;
+}
+
+static int form_of_line(const struct lines *l, enum workload_form *ret_form, char *why)
+{
+	static const char packed[] = "\xfd\x37zXZ";
+	struct jread root;
+
+	if (l->len >= 5 && memcmp(l->line, packed, 5) == 0)
+		return forms_complain(why, l->number, "packed: unpack it with xz -d first");
+	if (l->line[0] == '{' || l->line[0] == '[') {
+		if (jread_open(&root, l->line, l->len) == 0 && form_of_json(&root, ret_form) == 0)
+			return 0;
+	} else if (strchr(l->line, ',')) {
+		*ret_form = WORKLOAD_FORM_AZURE;
+		return 0;
+	}
+	return forms_complain(why, l->number, "of no form that is known");
+}
+
+int workload_form_of(const char *path, enum workload_form *ret_form, char why[WORKLOAD_WHY_MAX])
+{
+	struct lines l;
+	int err = lines_open(&l, path, why);
+
+	if (err)
+		return err;
+	err = lines_next(&l, why);
+	if (err > 0) {
+		err = form_of_line(&l, ret_form, why);
+	} else if (err == 0) {
+		snprintf(why, WORKLOAD_WHY_MAX, "the file is empty");
+		err = -EINVAL;
+	}
+	lines_close(&l);
+	return err;
 }
 
 /* ---- sessions ---- */
@@ -93,14 +223,14 @@ static int add_trace(struct workload *w, const struct sessions *s, size_t i,
 	const struct session_trace *trace = &s->session[i];
 	int err = workload_add_session(w, start_s);
 
-	for (uint32_t k = 0; k < trace->turns && !err && !enough(w, pick); k++)
+	for (uint32_t k = 0; k < trace->turns && !err && !forms_enough(w, pick); k++)
 		err = add_trace_turn(w, trace, &s->turn[trace->turn + k],
 				     workload_key(trace->key, w->sessions));
 	return err;
 }
 
-int workload_sessions(struct workload *ret, const char *path, const struct workload_pick *pick,
-		      char why[WORKLOAD_WHY_MAX])
+static int read_sessions(struct workload *w, const char *path, const struct workload_pick *pick,
+			 char *why)
 {
 	struct sessions_limits limits = { .first_prompt_max = pick->first_prompt_max,
 					  .turns_max = pick->turns_max,
@@ -112,10 +242,9 @@ int workload_sessions(struct workload *ret, const char *path, const struct workl
 	size_t *order;
 	int err;
 
-	*ret = (struct workload){ 0 };
 	_Static_assert((int)WORKLOAD_WHY_MAX >= (int)SESSIONS_WHY_MAX, "the reader writes into it");
 	err = sessions_read(&s, path, &limits, why);
-	order = err ? NULL : malloc(s.sessions * sizeof(*order));
+	order = err ? NULL : malloc((s.sessions + 1) * sizeof(*order));
 	if (!err && !order)
 		err = -ENOMEM;
 	for (size_t i = 0; i < s.sessions && !err; i++) {
@@ -125,177 +254,18 @@ int workload_sessions(struct workload *ret, const char *path, const struct workl
 		order[i] = order[k];
 		order[k] = i;
 	}
-	for (size_t i = 0; i < s.sessions && !err && !enough(ret, pick); i++) {
-		err = add_trace(ret, &s, order[i], pick, start_s);
+	for (size_t i = 0; i < s.sessions && !err && !forms_enough(w, pick); i++) {
+		if (!forms_may_begin(w, pick))
+			break;
+		err = add_trace(w, &s, order[i], pick, start_s);
 		start_s += workload_exponential(&random, pick->rate > 0 ? 1 / pick->rate : 4);
 	}
 	free(order);
 	sessions_free(&s);
-	return err ? err : workload_finish(ret);
-}
-
-/* ---- open loop ---- */
-
-/* Arrivals at `rate` a second on average instead of the recorded ones, their rhythm kept. */
-static void rescale(struct workload *w, const struct workload_pick *pick)
-{
-	double first_s = w->turns ? w->turn[0].at_s : 0;
-	double span_s = w->turns ? w->turn[w->turns - 1].at_s - first_s : 0;
-	double factor = 1;
-
-	if (pick->rate > 0 && span_s > 0)
-		factor = (double)w->turns / (pick->rate * span_s);
-	for (size_t i = 0; i < w->turns; i++)
-		w->turn[i].at_s = (w->turn[i].at_s - first_s) * factor;
-}
-
-/* The session of the longest known beginning: block id -> session whose prompt ended with it. */
-struct tails {
-	uint32_t *session; /* + 1 */
-	size_t room;
-};
-
-static int tail_set(struct tails *t, uint32_t id, uint32_t session)
-{
-	if (id >= t->room) {
-		size_t room = t->room ? t->room : 1 << 16;
-
-		while (room <= id)
-			room *= 2;
-		uint32_t *grown = realloc(t->session, room * sizeof(*grown));
-		if (!grown)
-			return -ENOMEM;
-		memset(grown + t->room, 0, (room - t->room) * sizeof(*grown));
-		t->session = grown;
-		t->room = room;
-	}
-	t->session[id] = session + 1;
-	return 0;
-}
-
-/* Adds the ids of one list entry as blocks, cut to what the prompt still has room for; *ret_last
- * is the last full one. */
-static int add_blocks(struct workload *w, const struct jread *entry, uint32_t *left,
-		      uint32_t *ret_last)
-{
-	uint64_t first, last;
-	int err = 0;
-
-	if (entry->type == JREAD_NUMBER) {
-		if (jread_u64(entry, &first) < 0)
-			return -EINVAL;
-		last = first;
-	} else if (jread_get_u64(entry, "[0]", &first) < 0 ||
-		   jread_get_u64(entry, "[1]", &last) < 0) {
-		return -EINVAL;
-	}
-	if (first > last || last >= MOONCAKE_IDS_MAX)
-		return -EINVAL;
-	for (uint64_t id = first; id <= last && *left > 0 && !err; id++) {
-		uint32_t tokens = *left < MOONCAKE_BLOCK ? *left : MOONCAKE_BLOCK;
-
-		err = workload_add_segment(
-			w, (struct workload_segment){ workload_key(9, id), 0, tokens });
-		*left -= tokens;
-		if (tokens == MOONCAKE_BLOCK)
-			*ret_last = (uint32_t)id;
-	}
 	return err;
 }
 
-struct mooncake_row {
-	double at_s;
-	uint64_t input, output;
-	struct jread ids;
-};
-
-static int mooncake_row(const struct jread *root, struct mooncake_row *ret_row)
-{
-	static const char *const words[2][4] = {
-		{ "timestamp", "input_length", "output_length", "hash_ids" },
-		{ "[0]", "[1]", "[2]", "[3]" },
-	};
-	const char *const *word = words[root->type == JREAD_ARRAY];
-	double ms;
-
-	if (jread_get_f64(root, word[0], &ms) < 0 ||
-	    jread_get_u64(root, word[1], &ret_row->input) < 0 ||
-	    jread_get_u64(root, word[2], &ret_row->output) < 0 ||
-	    jread_get(root, word[3], &ret_row->ids) < 0 || ret_row->ids.type != JREAD_ARRAY)
-		return -EINVAL;
-	if (ret_row->input < 1 || ret_row->input > TOKENS_MAX || ret_row->output > TOKENS_MAX)
-		return -EINVAL;
-	ret_row->at_s = ms * 1e-3;
-	return 0;
-}
-
-static int add_row(struct workload *w, struct tails *tails, const struct mooncake_row *row)
-{
-	struct workload_turn turn = { .at_s = row->at_s,
-				      .prompt_tokens = (uint32_t)row->input,
-				      .output_tokens = row->output ? (uint32_t)row->output : 1,
-				      .segment = (uint32_t)w->segments };
-	uint32_t left = turn.prompt_tokens, last = 0, known = 0, blocks = 0;
-	struct jread_walk walk;
-	int err = 0;
-
-	jread_walk_begin(&walk, &row->ids);
-	while (!err && left > 0 && jread_walk_next(&walk) > 0) {
-		err = add_blocks(w, &walk.value, &left, &last);
-		/* Two blocks are what everybody shares; a conversation shares more. */
-		blocks = (uint32_t)(w->segments - turn.segment);
-		if (!err && blocks > 2 && last < tails->room && tails->session[last])
-			known = tails->session[last];
-	}
-	if (!err && left > 0) /* fewer ids than the length says: the rest is nobody else's */
-		err = workload_add_segment(
-			w, (struct workload_segment){ workload_key(10, w->turns), 0, left });
-	if (!err && !known) {
-		err = workload_add_session(w, row->at_s);
-		known = (uint32_t)w->sessions;
-	}
-	if (!err && blocks > 2)
-		err = tail_set(tails, last, known - 1);
-	if (err)
-		return err;
-	turn.session = known - 1;
-	turn.turn = w->session[known - 1].turns + 1;
-	turn.answer =
-		(struct workload_segment){ workload_key(11, w->turns), 0, turn.output_tokens };
-	return workload_add_turn(w, &turn);
-}
-
-int workload_mooncake(struct workload *ret, const char *path, const struct workload_pick *pick,
-		      char why[WORKLOAD_WHY_MAX])
-{
-	scoped(free_drop) char *line = NULL;
-	struct tails tails = { 0 };
-	struct mooncake_row row;
-	struct jread root;
-	size_t room = 0, number = 0;
-	ssize_t len;
-	int err = 0;
-
-	*ret = (struct workload){ 0 };
-	scoped(file_drop) FILE *file = fopen(path, "re");
-	if (!file) {
-		snprintf(why, WORKLOAD_WHY_MAX, "%s", strerror(errno));
-		return -errno;
-	}
-	while (!err && !enough(ret, pick) && (len = getline(&line, &room, file)) > 0) {
-		number++;
-		if (len <= 1)
-			continue;
-		if (jread_open(&root, line, (size_t)len) < 0 || mooncake_row(&root, &row) < 0)
-			err = complain(why, number, "not a request of Mooncake's form");
-		else if (row.input + row.output <= pick->context_max)
-			err = add_row(ret, &tails, &row);
-	}
-	free(tails.session);
-	if (!err)
-		rescale(ret, pick);
-	return err ? err : workload_finish(ret);
-}
+/* ---- Azure ---- */
 
 /* "12.5", or the clock part of "2023-11-16 18:17:03.9799600" with whole days added. */
 static int azure_time(const char *text, char **ret_end, double *ret_s)
@@ -309,28 +279,29 @@ static int azure_time(const char *text, char **ret_end, double *ret_s)
 	    used > 0) {
 		*ret_s = ((day * 24.0 + hour) * 60 + minute) * 60 + second;
 		*ret_end = (char *)text + used;
-		return 0;
+		return isfinite(*ret_s) ? 0 : -EINVAL;
 	}
 	*ret_s = strtod(text, ret_end);
-	return *ret_end == text ? -EINVAL : 0;
+	return *ret_end == text || !isfinite(*ret_s) ? -EINVAL : 0;
 }
 
 static int azure_row(struct workload *w, const char *text, const struct workload_pick *pick)
 {
 	struct workload_turn turn = { .turn = 1, .segment = (uint32_t)w->segments };
 	unsigned long input, output;
-	char *end;
+	char *end, *after;
 	int err = azure_time(text, &end, &turn.at_s);
 
 	if (err || *end != ',')
 		return -EINVAL;
-	input = strtoul(end + 1, &end, 10);
-	if (*end != ',')
+	input = strtoul(end + 1, &after, 10);
+	if (*after != ',' || after == end + 1)
 		return -EINVAL;
-	output = strtoul(end + 1, &end, 10);
-	if (input < 1 || input > TOKENS_MAX || output > TOKENS_MAX)
+	output = strtoul(after + 1, &end, 10);
+	if (end == after + 1 || (*end && *end != ',') || input < 1 || input > FORMS_TOKENS_MAX ||
+	    output > FORMS_TOKENS_MAX)
 		return -EINVAL;
-	if (input + output > pick->context_max)
+	if (input + output > pick->context_max || !forms_may_begin(w, pick))
 		return 0;
 	turn.prompt_tokens = (uint32_t)input;
 	turn.output_tokens = output ? (uint32_t)output : 1;
@@ -344,27 +315,57 @@ static int azure_row(struct workload *w, const char *text, const struct workload
 	return err ? err : workload_add_turn(w, &turn);
 }
 
-int workload_azure(struct workload *ret, const char *path, const struct workload_pick *pick,
-		   char why[WORKLOAD_WHY_MAX])
+static int read_azure(struct workload *w, const char *path, const struct workload_pick *pick,
+		      char *why)
 {
-	scoped(free_drop) char *line = NULL;
-	size_t room = 0, number = 0;
-	int err = 0;
+	struct lines l;
+	int more = 1, err = lines_open(&l, path, why);
+
+	while (!err && more > 0 && !forms_enough(w, pick)) {
+		more = lines_next(&l, why);
+		if (more <= 0) {
+			err = more;
+			continue;
+		}
+		if (l.number == 1 && l.line[0] >= 'A') /* the columns' names */
+			continue;
+		err = w->turns < FORMS_TURNS_MAX ? azure_row(w, l.line, pick) : -E2BIG;
+		if (err == -EINVAL)
+			forms_complain(why, l.number, "not time,input,output");
+		else if (err == -E2BIG)
+			forms_complain(why, l.number, "more requests than are read");
+	}
+	lines_close(&l);
+	return err;
+}
+
+/* ---- all of them ---- */
+
+int workload_read(struct workload *ret, const char *path, enum workload_form form,
+		  const struct workload_pick *pick, char why[WORKLOAD_WHY_MAX])
+{
+	int closed = form == WORKLOAD_FORM_SESSIONS, err;
 
 	*ret = (struct workload){ 0 };
-	scoped(file_drop) FILE *file = fopen(path, "re");
-	if (!file) {
-		snprintf(why, WORKLOAD_WHY_MAX, "%s", strerror(errno));
-		return -errno;
+	if (closed)
+		err = read_sessions(ret, path, pick, why);
+	else if (form == WORKLOAD_FORM_AZURE)
+		err = read_azure(ret, path, pick, why);
+	else
+		err = workload_blocks(ret, path, form, pick, why);
+	if (!err && ret->turns == 0) {
+		snprintf(why, WORKLOAD_WHY_MAX, "no request of it can be played");
+		err = -EINVAL;
 	}
-	while (!err && !enough(ret, pick) && getline(&line, &room, file) > 0) {
-		if (++number == 1 && line[0] >= 'A') /* the columns' names */
-			continue;
-		err = azure_row(ret, line, pick);
-		if (err == -EINVAL)
-			complain(why, number, "not time,input,output");
-	}
+	if (!err && !closed)
+		err = workload_settle(ret, pick);
+	if (!err && !closed && pick->loop == WORKLOAD_CLOSED)
+		err = workload_close(ret, pick);
+	if (!err && closed)
+		workload_think(ret, pick);
 	if (!err)
-		rescale(ret, pick);
-	return err ? err : workload_finish(ret);
+		err = workload_finish(ret);
+	if (!err && closed && pick->loop == WORKLOAD_OPEN)
+		workload_open(ret, pick->idle);
+	return err;
 }

@@ -54,12 +54,32 @@ def recorded_sessions_are_played(t):
 
 
 @case
+def a_file_is_known_by_its_content(t):
+    path = os.path.join(t.dir, "chats.jsonl")
+    with open(path, "w") as f:
+        for i in range(12):
+            f.write(json.dumps({"chat_id": i, "parent_chat_id": i - 4 if i >= 4 else -1,
+                                "timestamp": 3.0 * i, "input_length": 1600 + 160 * (i // 4),
+                                "output_length": 20, "type": "text", "turn": 1 + i // 4,
+                                "hash_ids": [1000 * (i % 4) + k for k in range(100 + 10 * (i // 4))]
+                                }) + "\n")
+    for how in ((), ("--closed", "--think", "2"), ("--open",), ("--form", "qwen", "--rate", "9")):
+        figures = json.loads(replay(t, "--file", path, "--arms", "eft", "--seeds", "1", *how).out)
+        equal(figures["requests"], 12, "requests")
+        check(figures["arms"][0]["hit_ratio"] > 0.5, "chats that find nothing of theirs")
+    with open(path, "a") as f:
+        f.write('{"chat_id": 99}\n')
+    done = t.run("turnward-bench", "replay", "--file", path, code=1)
+    contains(done.err, "chats.jsonl: line 13: ", "a broken line")
+
+
+@case
 def mistakes_are_told(t):
     done = t.run("turnward-bench", "replay", "--arms", "nobody", code=2)
     contains(done.err, "there is no arm 'nobody'", "an unknown arm")
     done = t.run("turnward-bench", "replay", "--set", "sample=0", code=2)
     contains(done.err, "sample must be", "a number out of bounds")
-    done = t.run("turnward-bench", "replay", "--workload", "azure", "--file", "/nowhere", code=1)
+    done = t.run("turnward-bench", "replay", "--form", "azure", "--file", "/nowhere", code=1)
     contains(done.err, "No such file", "a file that is not there")
 
 

@@ -78,11 +78,14 @@ static void play(const char *text)
 
 static void make_design(double requests)
 {
+	struct workload_pick pick;
 	struct workload_mix mix;
 
 	workload_mix_init(&mix);
+	workload_pick_init(&pick);
 	mix.requests = requests;
-	assert_int_equal(workload_design(&w, &mix, 2), 0);
+	pick.seed = 2;
+	assert_int_equal(workload_generate(&w, &mix, &pick), 0);
 }
 
 static double ttft_s(size_t i)

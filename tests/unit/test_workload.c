@@ -14,6 +14,7 @@
 #include "bench/workload.h"
 
 static struct workload w;
+static struct workload_pick pick;
 static char path[64], why[WORKLOAD_WHY_MAX];
 
 static int teardown(void **state)
@@ -62,7 +63,9 @@ static void make_design(uint64_t seed)
 	struct workload_mix mix;
 
 	workload_mix_init(&mix);
-	assert_int_equal(workload_design(&w, &mix, seed), 0);
+	workload_pick_init(&pick);
+	pick.seed = seed;
+	assert_int_equal(workload_generate(&w, &mix, &pick), 0);
 }
 
 static void the_mix_is_the_design_documents(void **state)
@@ -140,8 +143,6 @@ static void a_seed_gives_the_same_workload_and_another_one_another(void **state)
 
 static void mooncakes_blocks_are_shared_by_id(void **state)
 {
-	struct workload_pick pick;
-
 	(void)state;
 	write_file("{\"timestamp\": 1000, \"input_length\": 2100, \"output_length\": 5, "
 		   "\"hash_ids\": [0, 1, 2, 3, 4]}\n"
@@ -149,7 +150,7 @@ static void mooncakes_blocks_are_shared_by_id(void **state)
 		   "[3500, 600, 7, [0, 77]]\n");
 	workload_pick_init(&pick);
 
-	assert_int_equal(workload_mooncake(&w, path, &pick, why), 0);
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_MOONCAKE, &pick, why), 0);
 
 	assert_int_equal(w.turns, 3);
 	assert_true(w.turn[0].at_s == 0 && w.turn[1].at_s == 2 && w.turn[2].at_s == 2.5);
@@ -162,28 +163,24 @@ static void mooncakes_blocks_are_shared_by_id(void **state)
 
 static void the_last_token_is_always_computed(void **state)
 {
-	struct workload_pick pick;
-
 	(void)state;
 	write_file("[0, 1024, 5, [3, 4]]\n[9, 1024, 5, [3, 4]]\n");
 	workload_pick_init(&pick);
 
-	assert_int_equal(workload_mooncake(&w, path, &pick, why), 0);
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_MOONCAKE, &pick, why), 0);
 
 	assert_int_equal(w.turn[1].ideal_hit_tokens, 1008);
 }
 
 static void a_conversation_of_mooncake_is_found_by_its_blocks(void **state)
 {
-	struct workload_pick pick;
-
 	(void)state;
 	/* Its last block is not full, and so not the same when the conversation goes on. */
 	write_file("[0, 2000, 5, [0, 1, 2, 3]]\n[9, 2048, 5, [0, 1, 8, 9]]\n"
 		   "[50, 3072, 5, [0, 1, 2, 19, 20, 21]]\n");
 	workload_pick_init(&pick);
 
-	assert_int_equal(workload_mooncake(&w, path, &pick, why), 0);
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_MOONCAKE, &pick, why), 0);
 
 	assert_int_equal(w.sessions, 2);
 	assert_int_equal(w.turn[2].session, w.turn[0].session);
@@ -193,14 +190,12 @@ static void a_conversation_of_mooncake_is_found_by_its_blocks(void **state)
 
 static void azures_times_are_read_in_both_forms(void **state)
 {
-	struct workload_pick pick;
-
 	(void)state;
 	write_file("TIMESTAMP,ContextTokens,GeneratedTokens\n"
 		   "2023-11-16 23:59:59.500000,4808,10\n2023-11-17 00:00:01.000000,3180,8\n");
 	workload_pick_init(&pick);
 
-	assert_int_equal(workload_azure(&w, path, &pick, why), 0);
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_AZURE, &pick, why), 0);
 
 	assert_int_equal(w.turns, 2);
 	assert_true(w.turn[1].at_s > 1.499 && w.turn[1].at_s < 1.501);
@@ -211,34 +206,29 @@ static void azures_times_are_read_in_both_forms(void **state)
 
 static void an_asked_rate_keeps_the_rhythm(void **state)
 {
-	struct workload_pick pick;
-
 	(void)state;
 	write_file("t_s,input,output\n0,100,1\n1,100,1\n4,100,1\n");
 	workload_pick_init(&pick);
 	pick.rate = 3;
 
-	assert_int_equal(workload_azure(&w, path, &pick, why), 0);
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_AZURE, &pick, why), 0);
 
 	assert_true(w.turn[1].at_s == 0.25 && w.turn[2].at_s == 1);
 }
 
 static void a_broken_line_is_named(void **state)
 {
-	struct workload_pick pick;
-
 	(void)state;
 	write_file("[0, 100, 5, [0]]\n[0, 100, 5]\n");
 	workload_pick_init(&pick);
 
-	assert_int_equal(workload_mooncake(&w, path, &pick, why), -22);
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_MOONCAKE, &pick, why), -22);
 
 	assert_non_null(strstr(why, "line 2"));
 }
 
 static void a_traces_sessions_share_their_system_prompt(void **state)
 {
-	struct workload_pick pick;
 	const struct workload_turn *second;
 
 	(void)state;
@@ -248,7 +238,7 @@ static void a_traces_sessions_share_their_system_prompt(void **state)
 		   "[[0,2000,30,0,1,[[1,31]]]]}\n");
 	workload_pick_init(&pick);
 
-	assert_int_equal(workload_sessions(&w, path, &pick, why), 0);
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_SESSIONS, &pick, why), 0);
 
 	assert_int_equal(w.turns, 3);
 	assert_int_equal(w.sessions, 2);
@@ -258,6 +248,215 @@ static void a_traces_sessions_share_their_system_prompt(void **state)
 	assert_int_equal(common(&w.turn[w.session[a].turn], second), 1000);
 	assert_true(second->think_s == 4.5 && second->at_s < 0);
 	assert_int_equal(second->ideal_hit_tokens, 1024); /* with the answer of 30 tokens */
+}
+
+#define QWEN(chat, parent, at, input, ids)                                                       \
+	"{\"chat_id\": " chat ", \"parent_chat_id\": " parent ", \"timestamp\": " at             \
+	", \"input_length\": " input ", \"output_length\": 9, \"type\": \"text\", \"turn\": 1, " \
+	"\"hash_ids\": [" ids "]}\n"
+
+/* Three chats: the second answers the first, the third's parent is not in the file. */
+static void qwens_turns_follow_their_parents(void **state)
+{
+	(void)state;
+	write_file(QWEN("7", "-1", "0.5", "40", "5, 6, 900") QWEN(
+		"9", "3", "1.0", "33", "5, 70000, 2") QWEN("8", "7", "4.5", "64", "5, 6, 7, 8"));
+	workload_pick_init(&pick);
+
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_QWEN, &pick, why), 0);
+
+	assert_int_equal(w.turns, 3);
+	assert_int_equal(w.sessions, 2);
+	assert_int_equal(w.turn[2].session, w.turn[0].session);
+	assert_int_equal(w.turn[2].turn, 2);
+	assert_int_equal(w.turn[1].turn, 1);
+	assert_true(w.turn[1].at_s == 0.5 && w.turn[2].at_s == 4);
+	assert_int_equal(common(&w.turn[0], &w.turn[1]), 16);
+	assert_int_equal(common(&w.turn[0], &w.turn[2]), 32);
+	assert_int_equal(w.turn[2].ideal_hit_tokens, 32);
+}
+
+/* Rows out of order, a pause of 4 s and one that is longer than anybody is thought to think. */
+static void a_closed_loop_waits_for_the_answer(void **state)
+{
+	(void)state;
+	write_file(QWEN("2", "1", "14", "64", "5, 6, 7, 8") QWEN("1", "-1", "10", "40", "5, 6, 9")
+			   QWEN("4", "-1", "12", "40", "1, 2, 3")
+				   QWEN("3", "2", "900", "64", "5, 6, 7, 8"));
+	workload_pick_init(&pick);
+	pick.loop = WORKLOAD_CLOSED;
+	/* the parent of the first row comes behind it: a session of its own */
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_QWEN, &pick, why), 0);
+
+	assert_int_equal(w.sessions, 3);
+	for (size_t i = 0; i < w.turns; i++) {
+		assert_true(w.turn[i].at_s < 0);
+		if (w.turn[i].turn == 2)
+			assert_true(w.turn[i].think_s == 60 && w.turn[i - 1].turn == 1);
+	}
+	assert_true(w.session[0].start_s == 4 && w.session[1].start_s == 0);
+}
+
+static void pauses_can_be_drawn_and_sessions_given_a_rate(void **state)
+{
+	double think_s = 0;
+
+	(void)state;
+	write_file("[0, 2000, 5, [0, 1, 2]]\n[9000, 2048, 5, [0, 1, 2, 3]]\n"
+		   "[30000, 3072, 5, [0, 1, 8, 9]]\n[40000, 3072, 5, [0, 1, 8, 9, 10]]\n");
+	workload_pick_init(&pick);
+	pick.loop = WORKLOAD_CLOSED;
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_MOONCAKE, &pick, why), 0);
+	assert_int_equal(w.sessions, 2);
+	assert_true(w.turn[1].think_s == 9 && w.turn[3].think_s == 10);
+	workload_free(&w);
+	pick.think_s = 500;
+	pick.rate = 0.5;
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_MOONCAKE, &pick, why), 0);
+
+	for (size_t i = 0; i < w.turns; i++)
+		think_s += w.turn[i].think_s;
+	assert_true(think_s > 0 && think_s != 19);
+	assert_true(w.session[1].start_s > 3.999 && w.session[1].start_s < 4.001);
+}
+
+/* The second turn of an idle engine's open loop comes when the closed loop's would. */
+static void an_open_loop_knows_no_answers(void **state)
+{
+	struct workload_mix mix;
+	unsigned later = 0;
+
+	(void)state;
+	workload_mix_init(&mix);
+	workload_pick_init(&pick);
+	mix.requests = 200;
+	pick.loop = WORKLOAD_OPEN;
+
+	assert_int_equal(workload_generate(&w, &mix, &pick), 0);
+
+	for (size_t i = 0; i < w.turns; i++) {
+		const struct workload_turn *t = &w.turn[i];
+
+		assert_true(t->at_s >= 0);
+		if (t->turn == 1) {
+			assert_true(t->at_s == w.session[t->session].start_s);
+			continue;
+		}
+		later++;
+		assert_true(t->at_s > t[-1].at_s + t->think_s + 0.0132 * t[-1].output_tokens);
+	}
+	assert_true(later > 80);
+}
+
+static void blocks_can_be_of_any_size(void **state)
+{
+	(void)state;
+	write_file("[0, 300, 5, [1, 2, 3]]\n[9, 300, 5, [[1, 2], 9]]\n");
+	workload_pick_init(&pick);
+	pick.block = 128;
+
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_MOONCAKE, &pick, why), 0);
+
+	assert_int_equal(common(&w.turn[0], &w.turn[1]), 256);
+	assert_int_equal(w.turn[0].segments, 1); /* ids that follow each other are one text */
+}
+
+/* A range says no less than its ids one by one. */
+static void a_conversation_is_found_inside_a_range(void **state)
+{
+	(void)state;
+	write_file("[0, 2048, 5, [[0, 3]]]\n[9000, 4096, 5, [[0, 7]]]\n");
+	workload_pick_init(&pick);
+
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_MOONCAKE, &pick, why), 0);
+
+	assert_int_equal(w.sessions, 1);
+	assert_int_equal(w.turn[1].turn, 2);
+}
+
+static void sessions_can_be_bounded(void **state)
+{
+	(void)state;
+	write_file("[0, 2048, 5, [[0, 3]]]\n[5, 2048, 5, [[10, 13]]]\n[9000, 4096, 5, [[0, 7]]]\n");
+	workload_pick_init(&pick);
+	pick.sessions = 1;
+
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_MOONCAKE, &pick, why), 0);
+
+	assert_int_equal(w.turns, 2);
+	assert_int_equal(w.turn[1].at_s, 9);
+}
+
+static void a_form_is_known_by_its_first_line(void **state)
+{
+	static const struct {
+		const char *text;
+		int form; /* -1 = none */
+	} cases[] = {
+		{ "\n[0, 100, 5, [0]]\n", WORKLOAD_FORM_MOONCAKE },
+		{ "{\"timestamp\": 0, \"input_length\": 9, \"output_length\": 1, \"hash_ids\": []}",
+		  WORKLOAD_FORM_MOONCAKE },
+		{ QWEN("1", "-1", "0", "9", ""), WORKLOAD_FORM_QWEN },
+		{ "{\"id\":\"a\",\"bs\":64,\"r\":[]}", WORKLOAD_FORM_SESSIONS },
+		{ "TIMESTAMP,ContextTokens,GeneratedTokens\n", WORKLOAD_FORM_AZURE },
+		{ "0.0,1,2\n", WORKLOAD_FORM_AZURE },
+		{ "{\"model\": \"none\"}\n", -1 },
+		{ "[0, 100, 5, [0\n", -1 },
+		{ "\xfd"
+		  "7zXZ...",
+		  -1 },
+		{ "\n\n", -1 },
+	};
+	enum workload_form form;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		write_file(cases[i].text);
+		if (cases[i].form >= 0) {
+			assert_int_equal(workload_form_of(path, &form, why), 0);
+			assert_int_equal(form, cases[i].form);
+		} else {
+			assert_int_equal(workload_form_of(path, &form, why), -22);
+			assert_true(why[0] != 0);
+		}
+		unlink(path);
+	}
+}
+
+static void every_broken_line_is_named(void **state)
+{
+	static const struct {
+		enum workload_form form;
+		const char *text;
+	} cases[] = {
+		{ WORKLOAD_FORM_MOONCAKE, "\n[0, 100, 5, [0]]\n[1, 100, 5, [0]\n" },
+		{ WORKLOAD_FORM_MOONCAKE, "\n[0, 100, 5, [0]]\n[1, 100, 5, [-1]]\n" },
+		{ WORKLOAD_FORM_MOONCAKE, "\n[0, 100, 5, [0]]\n[1, 100, 5, [[3, 2]]]\n" },
+		{ WORKLOAD_FORM_MOONCAKE, "\n[0, 100, 5, [0]]\n[1, 100, 5, [99999999]]\n" },
+		{ WORKLOAD_FORM_MOONCAKE, "\n[0, 100, 5, [0]]\n[1, 0, 5, [0]]\n" },
+		{ WORKLOAD_FORM_MOONCAKE, "\n[0, 100, 5, [0]]\n[1, 99999999, 5, [0]]\n" },
+		{ WORKLOAD_FORM_MOONCAKE, "\n[0, 100, 5, [0]]\n[-1, 9, 5, [0]]\n" },
+		{ WORKLOAD_FORM_QWEN,
+		  "\n" QWEN("1", "-1", "0", "9", "1") QWEN("-1", "-1", "0", "9", "1") },
+		{ WORKLOAD_FORM_QWEN,
+		  "\n" QWEN("1", "-1", "0", "9", "1") QWEN("2", "-1", "\"x\"", "9", "1") },
+		{ WORKLOAD_FORM_AZURE, "\n0,5,1\n1,5\n" },
+		{ WORKLOAD_FORM_AZURE, "\n0,5,1\n1,,5\n" },
+		{ WORKLOAD_FORM_AZURE, "\n0,5,1\nnan,5,1\n" },
+		{ WORKLOAD_FORM_AZURE, "\n0,5,1\n1,5,1x\n" },
+	};
+
+	(void)state;
+	workload_pick_init(&pick);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		write_file(cases[i].text);
+		why[0] = 0;
+		assert_int_equal(workload_read(&w, path, cases[i].form, &pick, why), -22);
+		if (!strstr(why, "line 3"))
+			fail_msg("case %zu: '%s'", i, why);
+		workload_free(&w);
+		unlink(path);
+	}
 }
 
 int main(void)
@@ -273,6 +472,15 @@ int main(void)
 		CLAIM(azures_times_are_read_in_both_forms),
 		CLAIM(an_asked_rate_keeps_the_rhythm),
 		CLAIM(a_broken_line_is_named),
+		CLAIM(qwens_turns_follow_their_parents),
+		CLAIM(a_closed_loop_waits_for_the_answer),
+		CLAIM(pauses_can_be_drawn_and_sessions_given_a_rate),
+		CLAIM(an_open_loop_knows_no_answers),
+		CLAIM(blocks_can_be_of_any_size),
+		CLAIM(a_conversation_is_found_inside_a_range),
+		CLAIM(sessions_can_be_bounded),
+		CLAIM(a_form_is_known_by_its_first_line),
+		CLAIM(every_broken_line_is_named),
 		CLAIM(a_traces_sessions_share_their_system_prompt),
 	};
 
