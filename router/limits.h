@@ -15,6 +15,9 @@ enum {
 	LIMIT_CONTENT_BLOCKS = 16384,     /* blocks hashed per request; the rest is not indexed */
 	LIMIT_CONTENT_BLOCK_BYTES = 512,  /* per block: ~128 tokens, the index's grain */
 	LIMIT_REQUEST_ID = 64,            /* accepted x-request-id */
+	LIMIT_WAITING_ROOM = 4096,        /* requests that wait in the router; then 503 */
+	LIMIT_STAGE_GUARDS = 64,          /* models and shapes that staging is switched off for */
+	LIMIT_STAGE_UNCLEAR = 8, /* pieces of an engine in a row of which nothing tells a hit */
 };
 
 #endif
