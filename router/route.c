@@ -732,8 +732,7 @@ static void journal_outcome_note(struct worker *w, const struct exchange *x)
 	int have = x->answered && chat_watch_usage(&x->watch, &usage);
 
 	memset(&o, 0, sizeof(o));
-	o.head.kind = JOURNAL_OUTCOME;
-	o.head.version = JOURNAL_VERSION;
+	journal_head_init(&o.head, JOURNAL_OUTCOME);
 	o.head.wall_ns = clock_wall_ns();
 	o.head.ns = w->now_ns;
 	snprintf(o.head.id, sizeof(o.head.id), "%s", x->id);

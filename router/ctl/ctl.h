@@ -8,6 +8,8 @@
 /* Each takes its own argv (argv[0] is its name) and returns the exit code. */
 int ctl_status(int argc, char **argv);
 int ctl_explain(int argc, char **argv);
+int ctl_record(int argc, char **argv);
+int ctl_replay(int argc, char **argv);
 
 /* Options that all of them have. */
 enum { CTL_OPT_REGION = 1, CTL_OPT_ADMIN, CTL_OPT_JSON, CTL_OPT_OWN };

@@ -14,6 +14,8 @@ static const struct {
 } commands[] = {
 	{ "status", "engines, books and latency, from the region alone", ctl_status },
 	{ "explain", "why a request went where it went", ctl_explain },
+	{ "record", "decisions and outcomes into a file", ctl_record },
+	{ "replay", "decides a recording again, by its own policy or another", ctl_replay },
 };
 
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };

@@ -4,6 +4,13 @@
 #include <errno.h>
 #include <string.h>
 
+void journal_head_init(struct journal_head *head, enum journal_kind kind)
+{
+	head->kind = kind;
+	head->version = JOURNAL_VERSION;
+	head->layout = journal_layout();
+}
+
 size_t journal_decision_size(unsigned engines_nr)
 {
 	return sizeof(struct journal_decision) +
@@ -21,8 +28,7 @@ size_t journal_decision_write(struct journal_decision *into, size_t room,
 
 	if (size > room)
 		return 0;
-	into->head.kind = JOURNAL_DECISION;
-	into->head.version = JOURNAL_VERSION;
+	journal_head_init(&into->head, JOURNAL_DECISION);
 	into->engines_nr = engines_nr;
 	memcpy(into->choice, choice, sizeof(into->choice));
 	memcpy(at, names, engines_nr * sizeof(*names));
@@ -37,7 +43,8 @@ int journal_is(const void *record, size_t size, enum journal_kind kind, const ch
 {
 	const struct journal_head *head = record;
 
-	if (size < sizeof(*head) || head->version != JOURNAL_VERSION || head->kind != kind)
+	if (size < sizeof(*head) || head->version != JOURNAL_VERSION ||
+	    head->layout != journal_layout() || head->kind != kind)
 		return 0;
 	if (!memchr(head->id, 0, sizeof(head->id)))
 		return 0;
@@ -49,17 +56,46 @@ static int ends(const char *text, size_t size)
 	return memchr(text, 0, size) != NULL;
 }
 
-/* What readers take for strings are some, what they take for indices lead to engines. */
+static int counts(const char *const *names, uint64_t value)
+{
+	for (uint64_t i = 0; names[i]; i++)
+		if (i == value)
+			return 1;
+	return 0;
+}
+
+/* What the policy takes for granted of its inputs. */
+static int inputs_sound(const struct journal_view *view)
+{
+	const struct policy_params *params = &view->decision->params;
+	int64_t nr = (int64_t)view->decision->engines_nr;
+
+#define COUNTS(name, names, standard, meaning) \
+	if (!counts(names, params->name))      \
+		return 0;
+	POLICY_CHOICE_PARAMS(COUNTS)
+#undef COUNTS
+	for (int64_t i = 0; i < nr; i++)
+		for (int64_t k = 0; k < i; k++)
+			if (view->engines[i].id == view->engines[k].id)
+				return 0;
+	return 1;
+}
+
+/* What readers take for strings are some, what they take for indices lead somewhere. */
 static int sound(const struct journal_view *view)
 {
 	const struct policy_choice *choice = &view->choice;
 	int64_t nr = (int64_t)view->decision->engines_nr;
 
 	for (int64_t i = 0; i < nr; i++)
-		if (!ends(view->names[i].name, sizeof(view->names[i].name)))
+		if (!ends(view->names[i].name, sizeof(view->names[i].name)) ||
+		    choice->cost[i].left_out >= POLICY_LEFT_OUT_NR)
 			return 0;
 	return ends(view->decision->model, sizeof(view->decision->model)) && choice->engine < nr &&
-	       choice->target < nr && choice->runner_up < nr;
+	       choice->target < nr && choice->runner_up < nr &&
+	       choice->reason < POLICY_REASONS_NR && choice->class < POLICY_CLASSES_NR &&
+	       choice->move < POLICY_MOVES_NR && inputs_sound(view);
 }
 
 int journal_decision_read(const void *record, size_t size, struct journal_view *ret_view)

@@ -18,12 +18,13 @@
 
 enum journal_kind { JOURNAL_DECISION = 1, JOURNAL_OUTCOME };
 
-enum { JOURNAL_VERSION = 2, JOURNAL_ID_SIZE = LIMIT_REQUEST_ID + 16 };
+enum { JOURNAL_VERSION = 3, JOURNAL_ID_SIZE = LIMIT_REQUEST_ID + 16 };
 
-/* Both kinds begin so. */
+/* All kinds begin so. */
 struct journal_head {
 	uint32_t kind;    /* enum journal_kind */
 	uint32_t version; /* JOURNAL_VERSION */
+	uint64_t layout;  /* journal_layout() */
 	uint64_t wall_ns, ns;
 	char id[JOURNAL_ID_SIZE]; /* x-request-id, zero-terminated */
 };
@@ -85,6 +86,30 @@ struct journal_view {
 	const struct policy_engine *engines;
 	struct policy_choice choice;
 };
+
+/* One field of one of the structures above or in the policy's headers. */
+struct journal_field {
+	const char *of, *name; /* "policy_request", "turn" */
+	size_t offset, size, of_size;
+	const char *type; /* "u32", "i32", "u64", "f32", "f64", "text", "bytes", "u64s", "u32s" */
+};
+
+enum { JOURNAL_LAYOUT_MAX = 16 * 1024 };
+
+/* All of them, those of one structure together. */
+const struct journal_field *journal_fields(unsigned *ret_nr);
+
+/*
+ * What records consist of, as text: each structure with its fields, each list of words whose
+ * numbers are recorded. Returns the length (without the zero), cut to `size`.
+ */
+size_t journal_layout_text(char *buffer, size_t size);
+
+/* That text's hash: what tells this build's records from another version's. */
+uint64_t journal_layout(void);
+
+/* Kind, version and layout. */
+void journal_head_init(struct journal_head *head, enum journal_kind kind);
 
 /* Bytes of a decision's record. */
 size_t journal_decision_size(unsigned engines_nr);

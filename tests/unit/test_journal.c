@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "router/journal/compare.h"
 #include "router/journal/journal.h"
 #include "tests/lib/guard.h"
 #include "tests/lib/unit.h"
@@ -114,6 +115,9 @@ static void what_the_ring_may_hold_by_damage_is_refused(void **state)
 	d->head.version++;
 	assert_int_equal(journal_decision_read(record, size, &view), -EPROTO);
 	d->head.version--;
+	d->head.layout++;
+	assert_int_equal(journal_decision_read(record, size, &view), -EPROTO);
+	d->head.layout--;
 	d->head.kind = JOURNAL_OUTCOME;
 	assert_int_equal(journal_decision_read(record, size, &view), -EPROTO);
 	d->head.kind = JOURNAL_DECISION;
@@ -136,6 +140,137 @@ static void an_engine_that_is_not_there_is_refused(void **state)
 	assert_int_equal(journal_decision_read(record, size, &view), -EPROTO);
 	choice->target = -1;
 	assert_int_equal(journal_decision_read(record, size, &view), 0);
+}
+
+/* What policy_choose() asserts must not be reached from outside. */
+static void inputs_that_no_policy_takes_are_refused(void **state)
+{
+	size_t size = decide(2);
+	struct journal_decision *d = (void *)record;
+	struct policy_choice *choice = (void *)d->choice;
+	struct policy_engine *engine = (void *)(record + sizeof(*d) + 2 * sizeof(names[0]));
+	struct journal_view view;
+
+	d->params.policy = POLICIES_NR;
+	assert_int_equal(journal_decision_read(record, size, &view), -EPROTO);
+	d->params.policy = POLICY_ROUND_ROBIN;
+	engine[1].id = engine[0].id;
+	assert_int_equal(journal_decision_read(record, size, &view), -EPROTO);
+	engine[1].id++;
+	choice->reason = POLICY_REASONS_NR;
+	assert_int_equal(journal_decision_read(record, size, &view), -EPROTO);
+	choice->reason = 0;
+	assert_int_equal(journal_decision_read(record, size, &view), 0);
+}
+
+static void every_field_of_a_record_is_in_its_layout(void **state)
+{
+	unsigned nr;
+	const struct journal_field *f = journal_fields(&nr);
+	size_t at = 0;
+
+	/* Each structure's fields in order and without holes, so one that is forgotten shows. */
+	for (unsigned i = 0; i < nr; i++) {
+		int last = i + 1 == nr || strcmp(f[i].of, f[i + 1].of) != 0;
+		size_t end = strcmp(f[i].of, "policy_choice")
+				     ? f[i].of_size
+				     : offsetof(struct policy_choice, cost);
+
+		if (f[i].offset != at)
+			fail_msg("%s.%s is at %zu, not %zu", f[i].of, f[i].name, f[i].offset, at);
+		at += f[i].size;
+		if (last && at != end)
+			fail_msg("%s ends at %zu of %zu", f[i].of, at, end);
+		if (last)
+			at = 0;
+	}
+}
+
+static void the_layouts_text_is_whole(void **state)
+{
+	static char text[JOURNAL_LAYOUT_MAX];
+	size_t length = journal_layout_text(text, sizeof(text));
+
+	assert_true(length + 1 < sizeof(text));
+	assert_int_equal(text[length], 0);
+	assert_true(journal_layout() != 0);
+	assert_true(journal_layout() == journal_layout());
+}
+
+static void a_difference_is_named_by_its_first_field(void **state)
+{
+	char field[JOURNAL_FIELD_MAX], was[JOURNAL_VALUE_MAX], is[JOURNAL_VALUE_MAX];
+	size_t size = decide(4);
+	struct policy_choice again;
+	struct journal_view view;
+
+	assert_int_equal(journal_decision_read(record, size, &view), 0);
+	assert_int_equal(journal_replay(&view, &again), 0);
+	assert_int_equal(journal_difference(&view, &again, field, was, is), -ENOENT);
+	again.cost[2].queue_s = 0.5;
+	assert_int_equal(journal_difference(&view, &again, field, was, is), 0);
+	assert_string_equal(field, "cost[gpu2].queue_s");
+	assert_string_equal(is, "0.5");
+	again.runner_up = -1;
+	view.choice.runner_up = 3;
+	assert_int_equal(journal_difference(&view, &again, field, was, is), 0);
+	assert_string_equal(field, "runner_up");
+	assert_string_equal(was, "3");
+	assert_string_equal(is, "-1");
+}
+
+/* Home holds the prompt and has a queue: sticky stays, least-requests goes. */
+static void another_policy_is_priced_by_both_models(void **state)
+{
+	struct journal_comparison c;
+	struct policy_params other;
+	struct journal_view view;
+	size_t size;
+
+	decide(3);
+	world_init(&world, POLICY_EFT, 3);
+	world_settle(&world, 1, 3);
+	world.engine[1].num_requests = 2;
+	world_choose(&world);
+	assert_int_equal(world.choice.engine, 1);
+	((struct journal_decision *)record)->params = world.params;
+	((struct journal_decision *)record)->request = world.request;
+	size = journal_decision_write((void *)record, sizeof(record), names, world.engine, 3,
+				      &world.choice);
+	assert_int_equal(journal_decision_read(record, size, &view), 0);
+
+	other = world.params;
+	journal_compare(&view, &other, &c);
+	assert_int_equal(c.differs, 0);
+	other.policy = POLICY_LEAST_REQUESTS;
+	journal_compare(&view, &other, &c);
+
+	assert_int_equal(c.differs, 1);
+	assert_int_equal(c.comparable, 1);
+	assert_int_not_equal(c.other.engine, 1);
+	/* By both (least-requests shows the step model's costs) leaving costs the whole prefill. */
+	assert_near(c.regret.own_s,
+		    world.choice.cost[c.other.engine].total_s - world.choice.cost[1].total_s, 0);
+	assert_true(c.regret.own_s > 7 && c.regret.other_s < -7 && c.regret.ttft_s < -7);
+}
+
+static void an_engine_that_the_other_leaves_out_has_no_price(void **state)
+{
+	struct journal_comparison c;
+	struct policy_params other;
+	struct journal_view view;
+	size_t size = decide(2);
+
+	assert_int_equal(journal_decision_read(record, size, &view), 0);
+	view.choice.engine = view.decision->request.home == 0 ? 1 : 0;
+	view.choice.cost[0].left_out = view.choice.cost[1].left_out = LEFT_OUT_OVERLOADED;
+	other = view.decision->params;
+	other.policy = POLICY_STICKY;
+	journal_compare(&view, &other, &c);
+
+	assert_int_equal(c.differs, 1);
+	assert_int_equal(c.comparable, 0);
+	assert_near(c.regret.own_s, 0, 0);
 }
 
 static void names_of_a_hostile_record_end(void **state)
@@ -163,13 +298,11 @@ static void a_record_is_found_by_its_whole_id(void **state)
 static void an_outcome_is_read_only_whole(void **state)
 {
 	struct journal_outcome o = {
-		.head = { .kind = JOURNAL_OUTCOME, .version = JOURNAL_VERSION, .id = "a" },
-		.status = 200,
-		.engine = "gpu0",
-		.end = "ok"
+		.head = { .id = "a" }, .status = 200, .engine = "gpu0", .end = "ok"
 	};
 	const struct journal_outcome *got;
 
+	journal_head_init(&o.head, JOURNAL_OUTCOME);
 	assert_int_equal(journal_outcome_read(&o, sizeof(o) - 1, &got), -EPROTO);
 	assert_int_equal(journal_outcome_read(&o, sizeof(o), &got), 0);
 	assert_int_equal(got->status, 200);
@@ -190,6 +323,12 @@ int main(void)
 		CLAIM(a_cut_record_is_refused_at_every_length),
 		CLAIM(what_the_ring_may_hold_by_damage_is_refused),
 		CLAIM(an_engine_that_is_not_there_is_refused),
+		CLAIM(inputs_that_no_policy_takes_are_refused),
+		CLAIM(every_field_of_a_record_is_in_its_layout),
+		CLAIM(the_layouts_text_is_whole),
+		CLAIM(a_difference_is_named_by_its_first_field),
+		CLAIM(another_policy_is_priced_by_both_models),
+		CLAIM(an_engine_that_the_other_leaves_out_has_no_price),
 		CLAIM(names_of_a_hostile_record_end),
 		CLAIM(a_record_is_found_by_its_whole_id),
 		CLAIM(an_outcome_is_read_only_whole),

@@ -1,0 +1,421 @@
+/* turnward record FILE: what the journal holds and will hold, into a file, until told to stop. */
+#include "router/ctl/ctl.h"
+
+#include "router/ctl/sink.h"
+#include "router/journal/record.h"
+#include "shm/base/clock.h"
+#include "shm/base/conf.h"
+#include "shm/base/exit.h"
+#include "shm/base/json.h"
+#include "shm/files.h"
+#include "shm/ring.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OPT_MAX_SIZE = CTL_OPT_OWN, OPT_KEEP };
+
+static const struct opt options[] = {
+	CTL_OPTIONS,
+	{ "max-size", "SIZE", "of one file (K, M, G); then a new one [256M]", OPT_MAX_SIZE, 0, 0 },
+	{ "keep", "N", "full files kept beside it: FILE.1 ... [3]", OPT_KEEP, 0, 0 },
+	{ 0 }
+};
+
+static const struct opt_program program = {
+	.name = "turnward record",
+	.operands = "[options] FILE",
+	.purpose = "Writes every decision and outcome into FILE, from what the journal still\n"
+		   "holds on, until SIGINT or SIGTERM; then tells what it wrote. FILE - is stdout.",
+	.options = options,
+	.examples = "  turnward record --max-size 64M today.twr\n"
+		    "  timeout -s INT 60 turnward record - | turnward replay -\n",
+};
+
+struct wanted {
+	uint64_t max_size, keep;
+};
+
+static const struct conf_key numbers[] = {
+	{ "record", "max-size", CONF_BYTES, offsetof(struct wanted, max_size), 8, "256M",
+	  SINK_SIZE_MIN, 1ll << 40, NULL, 0, "" },
+	{ "record", "keep", CONF_UINT, offsetof(struct wanted, keep), 8, "3", 0, 1000, NULL, 0,
+	  "" },
+	{ 0 }
+};
+
+enum {
+	PERIOD_MAX_MS = 50, /* a ring of 4,096 records lasts 2 s at 1,000 decisions a second */
+	PERIOD_MIN_MS = 1,
+	PATIENCE_MS = 1000, /* between looks for another file, and tries of a full disk */
+	WAITING_MS = 100,   /* between looks for a first one */
+};
+
+struct recorder {
+	struct sink sink;
+	const char *place; /* --region */
+	struct region region;
+	struct router_file file;
+	int attached, waiting_told, foreign_told;
+	uint64_t generation;
+	uint64_t next; /* number to read next */
+	uint64_t
+		last_wall; /* of the record before, to know it again in a file that replaced this */
+	int was_failing;   /* what is missing next is so because the file took nothing */
+	uint64_t looked_ns, tried_ns;
+	struct record_gap gap; /* not yet written; first 0 = none */
+	struct record_end sum;
+	uint64_t record[RING_RECORD_MAX / 8];
+};
+
+static uint64_t generation_of(const struct recorder *r)
+{
+	const struct region_header *h = (const void *)r->file.file.map;
+
+	return __atomic_load_n(&h->generation, __ATOMIC_ACQUIRE);
+}
+
+/* ---- what goes into the file ---- */
+
+static int put_gap(struct recorder *r)
+{
+	int err;
+
+	if (!r->gap.first)
+		return 0;
+	err = sink_put(&r->sink, RECORD_GAP, r->gap.last + 1, &r->gap, sizeof(r->gap));
+	if (err)
+		return err;
+	r->sum.gaps++;
+	r->sum.lost += r->gap.last - r->gap.first + 1;
+	fprintf(stderr, "turnward record: %lu records are missing from %lu on: %s\n",
+		(unsigned long)(r->gap.last - r->gap.first + 1), (unsigned long)r->gap.first,
+		record_gap_meaning(r->gap.why));
+	r->gap.first = 0;
+	return 0;
+}
+
+/* Notes records [first, last] as missing; joins what adjoins. */
+static int miss(struct recorder *r, uint64_t first, uint64_t last, enum record_gap_why why)
+{
+	int err = 0;
+
+	if (r->gap.first && r->gap.why == why && r->gap.last + 1 == first) {
+		r->gap.last = last;
+		return 0;
+	}
+	err = put_gap(r);
+	if (!err)
+		r->gap = (struct record_gap){ first, last, why };
+	return err;
+}
+
+static int put_source(struct recorder *r, int continues)
+{
+	const struct region_header *h = (const void *)r->file.file.map;
+	struct record_source s = {
+		.ino = r->file.file.ino,
+		.created_ns = h->created_ns,
+		.generation = generation_of(r),
+		.writer_pid = __atomic_load_n(&h->writer_pid, __ATOMIC_ACQUIRE),
+		.wall_ns = clock_wall_ns(),
+		.first = r->next,
+		.continues = (uint64_t)continues,
+	};
+	int err = put_gap(r);
+
+	memcpy(s.boot_id, h->boot_id, sizeof(s.boot_id));
+	if (!err)
+		err = sink_put(&r->sink, RECORD_SOURCE, r->next, &s, sizeof(s));
+	if (!err)
+		r->generation = s.generation;
+	return err;
+}
+
+/* One record of the ring: into the file, or noted as another version's. */
+static int put_record(struct recorder *r, uint64_t number, size_t size)
+{
+	const struct journal_head *head = (const void *)r->record;
+	int err;
+
+	if (size < sizeof(*head) || head->version != JOURNAL_VERSION ||
+	    head->layout != journal_layout()) {
+		if (!r->foreign_told)
+			fprintf(stderr,
+				"turnward record: records of journal version %u, layout %016lx are "
+				"left out: this is %s with version %d, layout %016lx\n",
+				head->version, (unsigned long)head->layout, sink_program(),
+				JOURNAL_VERSION, (unsigned long)journal_layout());
+		r->foreign_told = 1;
+		return miss(r, number, number, RECORD_GAP_FOREIGN);
+	}
+	err = put_gap(r);
+	if (!err)
+		err = sink_put(&r->sink, RECORD_JOURNAL, number, r->record, size);
+	if (err)
+		return err;
+	r->last_wall = head->wall_ns;
+	if (head->kind == JOURNAL_DECISION)
+		r->sum.decisions++;
+	else if (head->kind == JOURNAL_OUTCOME)
+		r->sum.outcomes++;
+	return 0;
+}
+
+static enum record_gap_why why_missing(const struct recorder *r)
+{
+	if (r->was_failing)
+		return RECORD_GAP_UNWRITTEN;
+	/* The slot of the oldest may be being written. */
+	return r->next > ring_first(&r->file.journal) ? RECORD_GAP_TORN : RECORD_GAP_OVERWRITTEN;
+}
+
+/* Everything up to record `last`. Stops, with the cursor in place, when the file takes nothing. */
+static int pump(struct recorder *r, uint64_t last)
+{
+	struct ring_cursor cursor = { .next = r->next };
+	size_t size;
+
+	while (cursor.next <= last) {
+		uint64_t number;
+		int got = ring_next(&r->file.journal, &cursor, r->record, sizeof(r->record), &size);
+		int err = 0;
+
+		if (got < 0)
+			return got;
+		number = cursor.next - (uint64_t)got; /* the one read, or where there is none yet */
+		if (number > r->next)
+			err = miss(r, r->next, number - 1, why_missing(r));
+		if (err)
+			return err;
+		r->next = number;
+		r->was_failing = 0;
+		if (got)
+			err = put_record(r, number, size);
+		if (err)
+			return err;
+		r->next = cursor.next;
+		if (!got)
+			break;
+	}
+	return 0;
+}
+
+/* ---- where it comes from ---- */
+
+/* 1 if the ring goes on with the numbers of the one before: our last record stands in it. */
+static int same_numbers(struct recorder *r)
+{
+	const struct journal_head *head = (const void *)r->record;
+	size_t size;
+
+	return r->next > 1 && ring_last(&r->file.journal) + 1 >= r->next &&
+	       ring_read(&r->file.journal, r->next - 1, r->record, sizeof(r->record), &size) == 0 &&
+	       size >= sizeof(*head) && head->wall_ns == r->last_wall;
+}
+
+static int attach(struct recorder *r)
+{
+	char error[REGION_ERROR_MAX] = "";
+	int continues;
+
+	if (router_file_attach(&r->file, &r->region, error) < 0) {
+		if (!r->waiting_told)
+			fprintf(stderr, "turnward record: waiting for a router in %s: %s\n",
+				r->region.path, error);
+		r->waiting_told = 1;
+		return 0;
+	}
+	continues = same_numbers(r);
+	if (!continues)
+		r->next = ring_first(&r->file.journal);
+	r->attached = 1;
+	r->waiting_told = 0;
+	fprintf(stderr, "recording %s/router from record %lu on to %s%s\n", r->region.path,
+		(unsigned long)r->next, r->sink.path,
+		region_file_alive(&r->file.file) ? "" : " (no router is running)");
+	return put_source(r, continues);
+}
+
+static void detach(struct recorder *r)
+{
+	if (r->attached)
+		router_file_drop(&r->file);
+	r->attached = 0;
+}
+
+/* The last words of a file that was replaced are read before it is left. */
+static int look_around(struct recorder *r)
+{
+	char error[REGION_ERROR_MAX];
+	struct region other;
+	int err = 0;
+
+	if (r->attached && !region_file_moved(&r->region, &r->file.file) &&
+	    !region_moved(&r->region))
+		return 0;
+	if (r->attached) {
+		err = pump(r, ring_last(&r->file.journal));
+		if (err)
+			return err;
+		detach(r);
+	}
+	if (region_moved(&r->region) && region_open(&other, r->place, 0, error) == 0) {
+		region_close(&r->region);
+		r->region = other;
+	}
+	return attach(r);
+}
+
+/* ---- the loop ---- */
+
+static int step(struct recorder *r)
+{
+	uint64_t now = clock_ns();
+	int err = 0;
+
+	if (r->sink.failing) {
+		if (now < r->tried_ns + (uint64_t)PATIENCE_MS * NS_PER_MS)
+			return 0;
+		r->tried_ns = now;
+		r->was_failing = 1;
+		err = sink_flush(&r->sink);
+	}
+	if (!err &&
+	    now >= r->looked_ns + (uint64_t)(r->attached ? PATIENCE_MS : WAITING_MS) * NS_PER_MS) {
+		r->looked_ns = now;
+		err = look_around(r);
+	}
+	if (!err && r->attached && generation_of(r) != r->generation) {
+		err = pump(r, ring_last(&r->file.journal));
+		if (!err)
+			err = put_source(r, 1);
+	}
+	if (!err && r->attached)
+		err = pump(r, ring_last(&r->file.journal));
+	if (!err)
+		err = sink_flush(&r->sink);
+	return err;
+}
+
+/* Sooner when much has come, so that the ring does not overtake us. */
+static int period_after(const struct recorder *r, uint64_t before, int period)
+{
+	uint64_t came = r->next - before;
+
+	if (r->attached && came > r->file.journal.records / 8)
+		return period > 2 * PERIOD_MIN_MS ? period / 2 : PERIOD_MIN_MS;
+	return period * 2 < PERIOD_MAX_MS ? period * 2 : PERIOD_MAX_MS;
+}
+
+/* Until a signal. 0, or -errno when going on is pointless: nobody reads stdout. */
+static int record(struct recorder *r, const sigset_t *signals)
+{
+	int period = PERIOD_MIN_MS, err;
+
+	for (;;) {
+		struct timespec wait = { .tv_nsec = (long)period * NS_PER_MS };
+		uint64_t before = r->next;
+
+		err = step(r);
+		if (err && strcmp(r->sink.path, "-") == 0)
+			return err;
+		if (sigtimedwait(signals, NULL, &wait) > 0)
+			return 0;
+		period = period_after(r, before, period);
+	}
+}
+
+static int finish(struct recorder *r)
+{
+	int err = 0;
+
+	r->tried_ns = 0;
+	err = step(r);
+	if (!err)
+		err = put_gap(r);
+	r->sum.wall_ns = clock_wall_ns();
+	if (!err)
+		err = sink_put(&r->sink, RECORD_END, r->next, &r->sum, sizeof(r->sum));
+	if (!err)
+		err = sink_close(&r->sink);
+	if (err)
+		fprintf(stderr, "turnward record: %s ends before record %lu\n", r->sink.path,
+			(unsigned long)r->next);
+	return err;
+}
+
+static void sum_json(const struct recorder *r, FILE *out)
+{
+	char buf[512];
+	struct json j;
+
+	json_init(&j, buf, sizeof(buf));
+	json_object_begin(&j, NULL);
+	json_u64(&j, "decisions", r->sum.decisions);
+	json_u64(&j, "outcomes", r->sum.outcomes);
+	json_u64(&j, "gaps", r->sum.gaps);
+	json_u64(&j, "lost", r->sum.lost);
+	json_u64(&j, "bytes", r->sink.total);
+	json_u64(&j, "files", r->sink.part ? r->sink.part : 1);
+	json_object_end(&j);
+	if (json_finish(&j) == 0)
+		fprintf(out, "%.*s\n", (int)j.len, buf);
+}
+
+static int run(struct recorder *r, const char *path, const struct wanted *wanted, int json)
+{
+	sigset_t signals;
+	int err;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGINT);
+	sigaddset(&signals, SIGTERM);
+	sigprocmask(SIG_BLOCK, &signals, NULL);
+	signal(SIGXFSZ, SIG_IGN); /* a file-size limit is an error of write() like others */
+	signal(SIGPIPE, SIG_IGN);
+	region_guard();
+	err = sink_open(&r->sink, path, wanted->max_size, (unsigned)wanted->keep);
+	if (err)
+		return EXIT_RUNTIME;
+	err = record(r, &signals);
+	if (!err)
+		err = finish(r);
+	detach(r);
+	sum_json(r, stderr);
+	if (json && strcmp(path, "-") != 0)
+		sum_json(r, stdout);
+	return err ? EXIT_RUNTIME : EXIT_GOOD;
+}
+
+int ctl_record(int argc, char **argv)
+{
+	static struct recorder recorder;
+	struct wanted wanted;
+	struct conf conf;
+	struct opt_scan scan;
+	int id, json = 0, code;
+
+	conf_init(&conf, numbers, &wanted);
+	opt_begin(&scan, &program, argc, argv);
+	while ((id = opt_next(&scan)) != OPT_END) {
+		if (id == CTL_OPT_REGION)
+			recorder.place = scan.value;
+		if (id == CTL_OPT_JSON)
+			json = 1;
+		if (id != OPT_MAX_SIZE && id != OPT_KEEP)
+			continue;
+		if (conf_set_key(&conf, &wanted, id == OPT_KEEP ? "keep" : "max-size", scan.value))
+			opt_fail(&program, "%s", conf.error);
+	}
+	if (scan.first + 1 != argc)
+		opt_fail(&program, "give one FILE");
+	if (ctl_region(&recorder.region, recorder.place) < 0)
+		return EXIT_ABSENT;
+	code = run(&recorder, argv[scan.first], &wanted, json);
+	region_close(&recorder.region);
+	return code;
+}

@@ -1,0 +1,40 @@
+/*
+ * What another policy would have done with a recorded decision, and what that says: a decision is
+ * priced by both models, so that neither policy judges itself alone.
+ */
+#ifndef TURNWARD_ROUTER_JOURNAL_COMPARE_H
+#define TURNWARD_ROUTER_JOURNAL_COMPARE_H
+
+#include "router/journal/journal.h"
+
+/*
+ * "own" is the policy that was in force, "other" the one asked. Where both choose the same engine
+ * all three are 0. Policies without costs are priced as eft, the step model.
+ */
+struct journal_regret {
+	double own_s;   /* by the own model: what the other's engine would have cost more */
+	double other_s; /* by the other's model: what the chosen engine costs more */
+	double ttft_s;  /* by the step model: predicted first token there minus the other's */
+};
+
+struct journal_comparison {
+	int differs;    /* they chose different engines */
+	int comparable; /* each one's engine was a candidate of the other: `regret` is valid */
+	struct journal_regret regret;
+	struct policy_choice other;
+};
+
+void journal_compare(const struct journal_view *view, const struct policy_params *other,
+		     struct journal_comparison *ret);
+
+enum { JOURNAL_FIELD_MAX = 96, JOURNAL_VALUE_MAX = 32 };
+
+/*
+ * The first field in which a choice made again differs from the recorded one, as
+ * "cost[gpu1].queue_s", with both values. 0, or -ENOENT when they are the same.
+ */
+int journal_difference(const struct journal_view *view, const struct policy_choice *again,
+		       char field[JOURNAL_FIELD_MAX], char was[JOURNAL_VALUE_MAX],
+		       char is[JOURNAL_VALUE_MAX]);
+
+#endif
