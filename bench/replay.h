@@ -16,6 +16,7 @@
 #include "bench/workload.h"
 #include "router/policy/peers.h"
 #include "router/policy/policy.h"
+#include "router/view/rules.h"
 
 enum { REPLAY_NAME_MAX = 96, REPLAY_WHY_MAX = 200 };
 
@@ -62,7 +63,8 @@ enum replay_cache { REPLAY_CACHES(REPLAY_ENUM_CACHE) REPLAY_CACHES_NR };
 struct replay_arm {
 	char name[REPLAY_NAME_MAX];
 	struct policy_params params;
-	int peer; /* enum policy_peer, -1 = the policy of params */
+	struct view_rules rules; /* the router's defaults */
+	int peer;                /* enum policy_peer, -1 = the policy of params */
 	struct peer_params peer_params;
 	const struct model_profile *profile;
 	enum replay_state state;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bench/replay.h"
+#include "router/settings.h"
 
 #define BIT(id)   (1u << REPLAY_SUITE_##id)
 #define DESIGN    BIT(DESIGN)
@@ -111,10 +112,20 @@ const char *replay_preset(size_t i, const char **ret_meaning, unsigned *ret_suit
 	return presets[i].name;
 }
 
+static void rules_init(struct view_rules *ret_rules)
+{
+	static struct router_settings settings; /* large */
+	struct conf conf;
+
+	conf_init(&conf, router_keys, &settings);
+	*ret_rules = settings.view;
+}
+
 void replay_arm_init(struct replay_arm *ret_arm)
 {
 	*ret_arm = (struct replay_arm){ .peer = -1, .profile = model_profile_at(0) };
 	policy_params_init(&ret_arm->params);
+	rules_init(&ret_arm->rules);
 	peer_params_init(&ret_arm->peer_params);
 #define STANDARD(name_, standard, min, max, meaning) ret_arm->name_ = standard;
 	REPLAY_WORLD(STANDARD)

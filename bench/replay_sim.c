@@ -279,20 +279,19 @@ static int begin(struct sim *s, uint64_t seed)
 	s->engines = (unsigned)s->arm->engines;
 	s->random = workload_key(seed, 3);
 	s->left = w->turns;
-	s->now_ns = s->budget_ns = SIM_BEGIN_NS;
-	s->move_budget = SIM_MOVE_BURST;
+	s->now_ns = s->moves.since_ns = SIM_BEGIN_NS;
 	ledger_init(&s->ledger);
 	ledger_params_init(&s->ledger_params);
 	s->request = calloc(w->turns + 1, sizeof(*s->request));
-	s->player = calloc(w->sessions + 1, sizeof(*s->player));
+	s->session = calloc(w->sessions + 1, sizeof(*s->session));
 	s->ids = malloc(longest * sizeof(*s->ids));
 	s->sent = malloc((w->turns + 1) * sizeof(*s->sent));
 	s->run->request = calloc(w->turns + 1, sizeof(*s->run->request));
 	s->run->requests = w->turns;
-	if (!s->request || !s->player || !s->ids || !s->sent || !s->run->request)
+	if (!s->request || !s->session || !s->ids || !s->sent || !s->run->request)
 		return -ENOMEM;
 	for (size_t i = 0; i < w->sessions; i++)
-		s->player[i].home = -1;
+		session_init(&s->session[i], (struct session_time){ .ns = s->now_ns });
 	int err = engines_new(s);
 	err = err ? err : index_new(s);
 	return err ? err : arrivals(s);
@@ -347,7 +346,7 @@ static void fini(struct sim *s)
 		free(s->request[i].answer);
 	}
 	free(s->request);
-	free(s->player);
+	free(s->session);
 	free(s->event);
 	free(s->ids);
 	free(s->sent);

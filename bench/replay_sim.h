@@ -2,29 +2,27 @@
 #ifndef TURNWARD_BENCH_REPLAY_SIM_H
 #define TURNWARD_BENCH_REPLAY_SIM_H
 
+#include <assert.h>
+
 #include "bench/replay.h"
 #include "bench/replay_detail.h"
 #include "router/ledger/ledger.h"
+#include "router/limits.h"
 #include "router/prefix/prefix.h"
+#include "router/session/session.h"
 #include "router/stats/window.h"
+#include "router/view/view.h"
 #include "shm/state.h"
 
 /* The virtual clock does not start at 0, which stands for "never" in many places. */
 #define SIM_BEGIN_NS 1000000000000ull
 
-/* The router's settings that are no policy parameters, as its configuration has them. */
-#define SIM_MOVE_BURST     8.0
-#define SIM_MOVE_RATE      1.0
-#define SIM_TTFT_WINDOW_NS 30000000000ull
-#define SIM_TTFT_QUANTILE  0.9
-#define SIM_HOME_SEEN      0.75 /* of its last prompt, for a home to be believed */
-
 enum {
-	SIM_BLOCK = 128, /* tokens of a content block: 512 bytes of text */
-	SIM_HOME_SLACK = 512,
-	SIM_MOVES_KEPT = 5,
+	SIM_BLOCK = 128,     /* tokens of a content block */
+	SIM_TOKEN_BYTES = 4, /* so that it has as many bytes as the router's */
 	SIM_PEER_WINDOW_S = 180,
 };
+static_assert(SIM_BLOCK * SIM_TOKEN_BYTES == LIMIT_CONTENT_BLOCK_BYTES, "the index's grain");
 
 /* In the order in which they happen when they fall on the same moment. */
 enum event_kind { EVENT_STEP, EVENT_SAMPLE, EVENT_SUBMIT, EVENT_ARRIVE };
@@ -50,19 +48,7 @@ struct sim_engine {
 	double sampled_pending_tokens;       /* and what it had to prefill then */
 	struct sim_rate prefill, decode;
 	struct window ttft;
-	double calibration;
-	uint64_t calibration_ns; /* of its last sample */
-};
-
-/* A session as the router's table knows it. */
-struct sim_player {
-	int home; /* -1 = none */
-	uint32_t turn;
-	uint32_t prompt_tokens, completion_tokens; /* of the last answered turn */
-	uint64_t chain;                            /* of its last full block */
-	uint32_t blocks;
-	double output_tokens; /* EWMA, 0 = unknown */
-	uint64_t last_move_ns, moved_turns;
+	struct view_calibration calibration;
 };
 
 struct sim_request {
@@ -86,21 +72,30 @@ struct sim {
 	size_t due, left; /* events that are no samples; requests not yet answered */
 	unsigned engines;
 	struct sim_engine engine[STATE_ENGINES_MAX];
-	struct sim_player *player;   /* a session each */
+	struct session *session;     /* as the router's table has them */
 	struct sim_request *request; /* a turn each */
 	uint32_t *ids;               /* of the prompt at hand */
 	uint32_t ids_of, ids_are;
 	struct ledger_params ledger_params;
 	struct prefix_index prefix;
 	void *prefix_memory;
-	uint64_t random, cursor, budget_ns;
-	double move_budget;
+	uint64_t random, cursor;
+	struct view_budget moves;
 	uint32_t *sent; /* turns in the order of their dispatch, for peers' windows */
 	size_t sents, sents_old;
 	double window_prefill_s[STATE_ENGINES_MAX];
 	struct policy_choice choice, stay;
 	struct ledger ledger;
 };
+
+static inline struct view sim_view(const struct sim *s)
+{
+	return (struct view){ .ledger = &s->ledger,
+			      .ledger_params = &s->ledger_params,
+			      .params = &s->arm->params,
+			      .rules = &s->arm->rules,
+			      .now_ns = s->now_ns };
+}
 
 static inline uint64_t sim_ns(double seconds)
 {

@@ -7,7 +7,6 @@
 
 #include "bench/replay_sim.h"
 
-static const double calibration_alpha = 0.15, output_alpha = 0.3;
 /* Agents' estimates fade by work, and are absent before there was enough (agent/sampler.c). */
 static const double prefill_memory = 65536, prefill_enough = 256;
 static const double decode_memory = 4096, decode_enough = 32;
@@ -73,6 +72,14 @@ void sim_view_sample(struct sim *s, unsigned engine)
 
 /* ---- what a decision is made of ---- */
 
+static int home_of(const struct sim *s, uint32_t session)
+{
+	static const uint64_t epochs[STATE_ENGINES_MAX]; /* nobody restarts */
+	uint32_t home = session_home(&s->session[session], epochs, s->engines);
+
+	return home == SESSION_NO_ENGINE ? -1 : (int)home;
+}
+
 static int chain_of(struct sim *s, uint32_t index)
 {
 	struct sim_request *r = &s->request[index];
@@ -91,44 +98,32 @@ static int chain_of(struct sim *s, uint32_t index)
 	return 0;
 }
 
-/* The prompt continues the session's last one block by block: then home has its answer, too. */
-static int goes_on(const struct sim_player *p, const struct sim_request *r)
-{
-	if (!p->prompt_tokens || p->blocks == 0) /* too short to tell: nothing speaks against it */
-		return p->prompt_tokens != 0;
-	return p->blocks <= r->chain_nr && r->chain[p->blocks - 1] == p->chain;
-}
-
-/* Where the index has lost sight of the last prompt, home is taken to have evicted it. */
-static int home_holds(const struct sim_player *p, const struct sim_request *r, uint32_t blocks)
-{
-	return blocks == r->chain_nr ||
-	       blocks * SIM_BLOCK + SIM_HOME_SLACK >= SIM_HOME_SEEN * p->prompt_tokens;
-}
-
 static void hits(struct sim *s, uint32_t index, uint32_t *ret_hit)
 {
 	const struct workload_turn *turn = &s->workload->turn[index];
-	const struct sim_player *p = &s->player[turn->session];
 	const struct sim_request *r = &s->request[index];
 	struct replay_request *result = &s->run->request[index];
 	uint32_t blocks[STATE_ENGINES_MAX] = { 0 };
+	struct view_prompt prompt = {
+		.chain = r->chain,
+		.chain_nr = r->chain_nr,
+		.prompt_tokens = turn->prompt_tokens,
+		.content_bytes = (uint64_t)turn->prompt_tokens * SIM_TOKEN_BYTES,
+		.session = &s->session[turn->session],
+		.home = home_of(s, turn->session),
+	};
 
 	prefix_match_all(&s->prefix, s->engines, r->chain, r->chain_nr, blocks);
+	view_hits(&prompt, blocks, s->engines, ret_hit);
 	for (unsigned i = 0; i < s->engines; i++) {
 		uint32_t truly = model_probe(s->engine[i].model, 0, s->ids, turn->prompt_tokens);
-		uint32_t hit = blocks[i] * SIM_BLOCK;
 
 		if (truly > result->best_hit_tokens)
 			result->best_hit_tokens = truly;
-		if ((int)i == p->home && goes_on(p, r) && home_holds(p, r, blocks[i]) &&
-		    hit < p->prompt_tokens + p->completion_tokens)
-			hit = p->prompt_tokens + p->completion_tokens;
 		if (s->arm->cache == REPLAY_CACHE_EXACT)
-			hit = truly;
+			ret_hit[i] = view_hit(truly, turn->prompt_tokens);
 		if (s->arm->first_hits == 0 && turn->turn == 1)
-			hit = 0;
-		ret_hit[i] = hit >= turn->prompt_tokens ? turn->prompt_tokens - 1 : hit;
+			ret_hit[i] = 0;
 	}
 }
 
@@ -150,100 +145,47 @@ static void view_of(const struct sim *s, const struct sim_engine *e, struct poli
 	p->kv_capacity_tokens = (uint32_t)model_options_of(e->model)->kv_tokens;
 }
 
-static void books_of(struct sim *s, unsigned engine, struct policy_engine *p)
-{
-	struct sim_engine *e = &s->engine[engine];
-	const struct engine_state *state = &e->state;
-	double tokens_per_s = p->flags & POLICY_MEASURED_PREFILL ? p->prefill_tokens_per_s
-								 : s->arm->params.throughput;
-	struct ledger_view view;
-
-	ledger_effective(&s->ledger, &s->ledger_params, engine,
-			 s->arm->head == REPLAY_HEAD_NONE ? NULL : state, NULL, tokens_per_s,
-			 s->now_ns, &view);
-	p->staleness = view.staleness;
-	p->age_s = (float)view.age_s;
-	p->fresh_s = (float)view.fresh_s;
-	p->num_requests = (float)view.num_requests;
-	p->decoding = (float)view.decoding;
-	p->decode_context_tokens = (float)view.decode_context_tokens;
-	p->pending_prefill_tokens = (float)view.pending_prefill_tokens;
-	if (view.pending_prefill_s >= 0) {
-		p->flags |= POLICY_PENDING_S;
-		p->pending_prefill_s = (float)view.pending_prefill_s;
-	}
-	if (view.probe)
-		p->flags |= POLICY_PROBE;
-	p->staged_rest_tokens = (float)view.staged_rest_tokens;
-	p->oldest_wait_s = (float)view.oldest_wait_s;
-	p->kv_used_tokens = ENGINE_HAS(state, kv_used_tokens) ? (uint32_t)state->kv_used_tokens : 0;
-	p->kv_capacity_tokens =
-		ENGINE_HAS(state, kv_capacity_tokens) ? (uint32_t)state->kv_capacity_tokens : 0;
-}
-
-/* As the router's: an expired ratio does not act. */
-static double calibration_in_force(const struct sim *s, const struct sim_engine *e)
-{
-	return e->calibration_ns + SIM_TTFT_WINDOW_NS > s->now_ns ? e->calibration : 0;
-}
-
 static void fill_engine(struct sim *s, unsigned engine, uint32_t hit, struct policy_engine *p)
 {
 	struct sim_engine *e = &s->engine[engine];
-	const struct engine_state *state = &e->state;
+	struct view v = sim_view(s);
+	struct view_engine seen = { .index = engine,
+				    .id = engine,
+				    .flags = POLICY_SERVES | POLICY_ALIVE,
+				    .attached = s->arm->head != REPLAY_HEAD_NONE,
+				    .weight = 1,
+				    .state = &e->state,
+				    .calibration = &e->calibration,
+				    .hit_tokens = hit };
 
-	memset(p, 0, sizeof(*p));
-	p->id = engine;
-	p->weight = 1;
-	p->flags = POLICY_SERVES | POLICY_ALIVE;
 	if (s->arm->params.kv_transfer != 0)
-		p->flags |= POLICY_PULLS | POLICY_SOURCE;
-	if (ENGINE_HAS(state, prefill_tokens_per_s)) {
-		p->flags |= POLICY_MEASURED_PREFILL;
-		p->prefill_tokens_per_s = (float)state->prefill_tokens_per_s;
-	}
-	if (ENGINE_HAS(state, decode_iteration_s)) {
-		p->flags |= POLICY_MEASURED_DECODE;
-		p->decode_iteration_s = (float)state->decode_iteration_s;
-	}
+		seen.flags |= POLICY_PULLS | POLICY_SOURCE;
+	window_expire(&e->ttft, s->now_ns, s->arm->rules.ttft_window);
+	seen.recent_ttft_n = window_n(&e->ttft);
+	seen.recent_ttft_s = window_quantile(&e->ttft, s->arm->rules.ttft_quantile);
+	view_engine_record(&v, &seen, p);
 	if (s->arm->state == REPLAY_STATE_BOOKS)
-		books_of(s, engine, p);
+		view_engine_books(&v, &seen, p);
 	else
 		view_of(s, e, p);
-	p->hit_tokens = hit;
-	p->calibration = (float)calibration_in_force(s, e);
-	window_expire(&e->ttft, s->now_ns, SIM_TTFT_WINDOW_NS);
-	p->recent_ttft_n = (uint32_t)window_n(&e->ttft);
-	p->recent_ttft_s = (float)window_quantile(&e->ttft, SIM_TTFT_QUANTILE);
 }
 
 static void fill_request(struct sim *s, uint32_t index, struct policy_request *p)
 {
 	const struct workload_turn *turn = &s->workload->turn[index];
-	const struct sim_player *player = &s->player[turn->session];
-	uint64_t kept = player->moved_turns & ((1u << SIM_MOVES_KEPT) - 1);
+	struct view v = sim_view(s);
+	struct view_request asked = { .cursor = s->cursor,
+				      .flags = POLICY_STREAMED,
+				      .home = home_of(s, turn->session),
+				      .prompt_tokens = turn->prompt_tokens,
+				      .turn = turn->turn,
+				      .sequences = 1,
+				      .session = &s->session[turn->session] };
 
-	memset(p, 0, sizeof(*p));
-	p->random[0] = workload_random(&s->random);
-	p->random[1] = workload_random(&s->random);
-	p->cursor = s->cursor;
-	p->flags = POLICY_STREAMED;
-	p->home = player->home;
-	p->prompt_tokens = turn->prompt_tokens;
-	p->output_tokens = (uint32_t)player->output_tokens;
-	p->sequences = 1;
-	p->turn = turn->turn;
-	p->moves = (uint32_t)__builtin_popcountll(kept);
-	p->since_move_s = player->last_move_ns
-				  ? (float)((double)(s->now_ns - player->last_move_ns) * 1e-9)
-				  : -1;
-	p->turns_since_move =
-		player->moved_turns ? (uint32_t)__builtin_ctzll(player->moved_turns) : 0;
-	s->move_budget += (double)(s->now_ns - s->budget_ns) * 1e-9 * SIM_MOVE_RATE;
-	if (s->move_budget > SIM_MOVE_BURST)
-		s->move_budget = SIM_MOVE_BURST;
-	s->budget_ns = s->now_ns;
-	p->move_budget = (float)s->move_budget;
+	asked.random[0] = workload_random(&s->random);
+	asked.random[1] = workload_random(&s->random);
+	view_budget_refill(&s->moves, &s->arm->rules, s->now_ns);
+	view_request_fill(&v, &asked, &s->moves, p);
 }
 
 static void fill_peers(struct sim *s, struct peer_engine *peers)
@@ -294,22 +236,18 @@ static double stay_s(struct sim *s, const struct policy_request *request,
 	       home->kv_wait_s;
 }
 
-static void note_session(struct sim *s, uint32_t index, int32_t engine)
+static void note_session(struct sim *s, uint32_t index)
 {
 	const struct workload_turn *turn = &s->workload->turn[index];
 	const struct sim_request *r = &s->request[index];
-	struct sim_player *p = &s->player[turn->session];
-	int moved = p->home >= 0 && p->home != engine;
-	uint64_t turns = turn->turn > p->turn ? turn->turn - p->turn : 0;
+	struct session_dispatch d = { .engine = (uint32_t)s->choice.engine,
+				      .turn = turn->turn,
+				      .class = s->choice.class,
+				      .chain = r->chain,
+				      .blocks = r->chain_nr };
 
-	p->moved_turns = turns < SIM_MOVES_KEPT ? p->moved_turns << turns : 0;
-	p->moved_turns = (p->moved_turns | (uint64_t)moved) & ((1u << SIM_MOVES_KEPT) - 1);
-	if (moved)
-		p->last_move_ns = s->now_ns;
-	p->home = engine;
-	p->turn = turn->turn;
-	p->blocks = r->chain_nr;
-	p->chain = r->chain_nr ? r->chain[r->chain_nr - 1] : 0;
+	session_dispatched(&s->session[turn->session], &d,
+			   (struct session_time){ .ns = s->now_ns });
 }
 
 static void commit(struct sim *s, uint32_t index, const struct policy_request *request,
@@ -320,34 +258,29 @@ static void commit(struct sim *s, uint32_t index, const struct policy_request *r
 	const struct policy_engine *e = &engines[choice->engine];
 	struct sim_request *r = &s->request[index];
 	struct replay_request *result = &s->run->request[index];
-	int moves = request->home >= 0 && request->turn > 1 && request->home != choice->engine;
+	uint32_t uncached = request->prompt_tokens - e->hit_tokens;
 
 	result->engine = (int16_t)choice->engine;
 	result->home = (int16_t)request->home;
 	result->reason = choice->reason;
 	result->move = choice->move;
 	result->predicted_ttft_s = choice->predicted_ttft_s;
-	result->stay_s = moves ? stay_s(s, request, engines) : 0;
-	if (choice->move == MOVE_MADE || moves)
-		s->move_budget -= 1;
+	result->stay_s = view_moves(request, choice) ? stay_s(s, request, engines) : 0;
+	view_budget_spend(&s->moves, choice);
 	s->cursor = choice->cursor;
 	r->predicted_raw_s = choice->predicted_raw_s;
 	r->expected_tokens = e->hit_tokens;
-	r->ticket =
-		(struct ledger_ticket){ .engine = (uint32_t)choice->engine,
-					.sequences = 1,
-					.prompt_tokens = request->prompt_tokens,
-					.uncached_tokens = request->prompt_tokens - e->hit_tokens };
 	if (cost->pull_from >= 0) {
 		pull(s, index, (uint32_t)choice->engine, cost->pull_from);
-		r->ticket.uncached_tokens = cost->uncached_tokens;
+		uncached = cost->uncached_tokens;
 	}
-	r->prefill_s = policy_prefill_s(&s->arm->params, e, request->prompt_tokens,
-					r->ticket.uncached_tokens);
-	r->ticket.prefill_s = r->prefill_s + r->pull_s;
+	r->ticket = view_ticket(&s->arm->params, e, (uint32_t)choice->engine, 1,
+				request->prompt_tokens, uncached);
+	r->prefill_s = r->ticket.prefill_s;
+	r->ticket.prefill_s += r->pull_s;
 	s->window_prefill_s[choice->engine] += r->prefill_s;
 	s->sent[s->sents++] = index;
-	note_session(s, index, choice->engine);
+	note_session(s, index);
 }
 
 int sim_decide(struct sim *s, uint32_t index)
@@ -382,34 +315,27 @@ int sim_decide(struct sim *s, uint32_t index)
 void sim_view_first_token(struct sim *s, struct sim_engine *e, const struct sim_request *r,
 			  double ttft_s, uint32_t cached_tokens)
 {
-	int missed = cached_tokens + SIM_HOME_SLACK < r->expected_tokens;
-	double step_s = s->arm->params.decode_iteration_s;
-	double ratio =
-		r->predicted_raw_s > 0 ? (ttft_s + step_s) / (r->predicted_raw_s + step_s) : 0;
-	double known = calibration_in_force(s, e);
+	int missed = cached_tokens + VIEW_HOME_SLACK_TOKENS < r->expected_tokens;
+	struct view v = sim_view(s);
 
 	window_add(&e->ttft, s->now_ns, ttft_s);
-	if (ratio <= 0 || (missed && s->arm->calibrate_misses == 0))
-		return;
-	ratio = ratio < 0.1 ? 0.1 : ratio > 10 ? 10 : ratio;
-	e->calibration = known == 0 ? ratio : known + calibration_alpha * (ratio - known);
-	e->calibration_ns = s->now_ns;
+	if (!missed || s->arm->calibrate_misses != 0)
+		view_calibration_learn(&e->calibration, &v, r->predicted_raw_s, ttft_s);
 }
 
 void sim_view_finished(struct sim *s, const struct workload_turn *turn, const struct sim_request *r,
 		       const struct model_event *event)
 {
-	struct sim_player *p = &s->player[turn->session];
 	const struct model_life *life = &event->life;
-	double weight = p->output_tokens > 0 ? output_alpha : 1;
+	struct session_result result = { .turn = turn->turn,
+					 .prompt_tokens = turn->prompt_tokens,
+					 .completion_tokens = turn->output_tokens,
+					 .cached_tokens = life->cached_tokens };
 
 	/* The engine counts a request's prefill when it is over. */
 	rate_add(&s->engine[r->ticket.engine].prefill, prefill_memory,
 		 (double)(life->prompt_tokens - life->cached_tokens),
 		 (double)(life->first_token_ns - life->started_ns) * 1e-9);
-	p->output_tokens += weight * ((double)turn->output_tokens - p->output_tokens);
-	if (turn->turn == p->turn) {
-		p->prompt_tokens = turn->prompt_tokens;
-		p->completion_tokens = turn->output_tokens;
-	}
+	session_answered(&s->session[turn->session], &result,
+			 (struct session_time){ .ns = s->now_ns });
 }

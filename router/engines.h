@@ -11,6 +11,7 @@
 
 #include "router/latency.h"
 #include "router/net/chain.h"
+#include "router/view/view.h"
 #include "shm/base/addr.h"
 #include "shm/files.h"
 #include "shm/state.h"
@@ -38,9 +39,8 @@ struct engine_ask {
 
 /* What outlives the worker about an engine, in the calibration section by region index. */
 struct engine_learnt {
-	double calibration; /* EWMA of measured / predicted TTFT, 0 = none */
-	uint64_t learnt_ns; /* CLOCK_MONOTONIC of its last sample */
-	uint64_t restarts;  /* times the router saw it away */
+	struct view_calibration calibration;
+	uint64_t restarts; /* times the router saw it away */
 };
 
 struct engine {

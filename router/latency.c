@@ -14,8 +14,8 @@ enum { ERROR_SPAN_NS_SHIFT = 3 }; /* predictions are judged over 8 windows of TT
 
 void latency_engine_init(const struct worker *w, struct engine_latency *latency)
 {
-	timing_init(&latency->own, w->set->ttft_window);
-	slices_init(&latency->error, w->set->ttft_window << ERROR_SPAN_NS_SHIFT);
+	timing_init(&latency->own, w->set->view.ttft_window);
+	slices_init(&latency->error, w->set->view.ttft_window << ERROR_SPAN_NS_SHIFT);
 	latency->probe_index = -1;
 }
 
@@ -134,7 +134,8 @@ void latency_publish(struct worker *w)
 		if (e->region_index >= 0)
 			router_file_timing_publish(&w->file, (unsigned)e->region_index, mine);
 		read_probed(w, e);
-		e->recent_ttft_s = timing_recent(latency_of(&e->latency), w->set->ttft_quantile);
+		e->recent_ttft_s =
+			timing_recent(latency_of(&e->latency), w->set->view.ttft_quantile);
 		e->recent_ttft_n = latency_of(&e->latency)->recent_n;
 	}
 }

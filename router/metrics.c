@@ -63,7 +63,7 @@ static void counters(struct worker *w, FILE *out)
 	X("engine_links", "connections to the engine", e->links_nr)                                \
 	X("engine_idle_links", "of these, resting", e->idle_nr)                                    \
 	X("engine_calibration_ratio", "measured over predicted TTFT, 0 = none yet",                \
-	  e->learnt->calibration)                                                                  \
+	  e->learnt->calibration.ratio)                                                            \
 	X("engine_ttft_p90_seconds", "recent TTFT, 90th percentile",                               \
 	  latency_of(&e->latency)->ttft_p90_s)                                                     \
 	X("agent_attached", "1 if an agent's record of the engine is there", e->attached)          \

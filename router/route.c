@@ -4,6 +4,7 @@
 #include "router/http/http.h"
 #include "router/journal/journal.h"
 #include "router/net/parts.h"
+#include "router/view/view.h"
 #include "router/worker.h"
 #include "shm/base/clock.h"
 
@@ -14,15 +15,19 @@
 #include <xxhash.h>
 
 enum {
-	OUTPUT_TOKENS_MAX = 1 << 20,
 	PROMPT_TOKENS_MAX = 1 << 30,
 	ID_SUFFIXES_MAX = 32,     /* tried before a fresh id is made */
-	HOME_SLACK_TOKENS = 512,  /* what whole blocks leave out of a short prompt */
 	CHARGE_SMALL_TOKENS = 16, /* what a request that makes no tokens is taken for */
 };
 
-static const double calibration_alpha = 0.15;
-static const double home_seen = 0.75; /* of its last prompt, for a home to be believed */
+static struct view view_now(const struct worker *w)
+{
+	return (struct view){ .ledger = w->ledger,
+			      .ledger_params = &w->ledger_params,
+			      .params = &w->params,
+			      .rules = &w->set->view,
+			      .now_ns = w->now_ns };
+}
 
 /* ---- begin, free ---- */
 
@@ -221,28 +226,24 @@ static void find_session(struct worker *w, struct exchange *x)
 	r->has_session = 1;
 }
 
-/* Prompt tokens, turn and home from what the session knows. */
-static void estimate(struct worker *w, struct exchange *x, const uint64_t *epochs,
-		     struct session *ret_session, uint64_t *ret_home_hit)
+/* Prompt tokens, turn and home from what the session knows; 1 if it is known. */
+static int estimate(struct worker *w, struct exchange *x, const uint64_t *epochs,
+		    struct session *ret_session)
 {
 	struct route *r = x->route;
 	const struct chat_request *q = &r->request;
 	struct tokens_prompt *prompt = &r->prompt;
 	struct session *s = ret_session;
 	int known = r->has_session && session_find(&w->sessions, r->session, w->now_ns, s) == 0;
-	int goes_on = known && session_continues(s, r->chain, r->chain_nr);
 
-	*ret_home_hit = 0;
 	*prompt = (struct tokens_prompt){ .text = q->classes,
 					  .messages = q->messages,
 					  .tools = q->tools,
 					  .images = q->images,
 					  .token_ids = q->token_ids };
-	if (!known)
-		memset(s, 0, sizeof(*s));
 	r->model_key = tokens_model_key(q->model, q->model_len);
 	r->turn = r->bound_turn ? r->bound_turn : q->turn ? q->turn : 1;
-	if (goes_on && s->prompt_tokens) {
+	if (known && view_goes_on(s, r->chain, r->chain_nr)) {
 		struct tokens_base base = { .exact = s->prompt_tokens, .prompt = s->prompt };
 
 		r->prompt_tokens = tokens_estimate_turn(&w->tokens, r->model_key, &base, prompt);
@@ -258,117 +259,63 @@ static void estimate(struct worker *w, struct exchange *x, const uint64_t *epoch
 	if (r->prompt_tokens == 0)
 		r->prompt_tokens = 1;
 	if (!known)
-		return;
+		return 0;
 	uint32_t home = session_home(s, epochs, STATE_ENGINES_MAX);
 
 	r->home = home == SESSION_NO_ENGINE ? -1 : worker_index(w, home);
-	if (goes_on && s->prompt_tokens)
-		*ret_home_hit =
-			s->prompt_tokens +
-			(s->completion_tokens == SESSION_UNKNOWN ? 0 : s->completion_tokens);
-	if (r->bound_tokens)
-		*ret_home_hit = r->bound_tokens;
+	return 1;
 }
 
-/*
- * Whether home still has what the session knows of it: the session remembers for ever, a cache does
- * not. Where the index has lost sight of the last prompt, its engine has evicted it.
- */
-static int home_holds(const struct route *r, const struct session *s, uint32_t blocks, double hit)
+static void hits(struct worker *w, struct route *r, const struct session *s, uint32_t *ret_hits)
 {
-	return r->bound_tokens || r->chain_nr == 0 || blocks == r->chain_nr ||
-	       hit + HOME_SLACK_TOKENS >= home_seen * (double)s->prompt_tokens;
-}
+	uint32_t by_region[STATE_ENGINES_MAX] = { 0 }, blocks[STATE_ENGINES_MAX];
+	struct view_prompt prompt = { .chain = r->chain,
+				      .chain_nr = r->chain_nr,
+				      .prompt_tokens = r->prompt_tokens,
+				      .content_bytes = r->request.content_bytes,
+				      .bound_tokens = r->bound_tokens,
+				      .session = s,
+				      .home = r->home };
 
-/* Hits in tokens: blocks x bytes of a block x this prompt's tokens per byte; home knows better. */
-static void hits(struct worker *w, struct route *r, const struct session *s, uint64_t home_hit,
-		 uint32_t *ret_hits)
-{
-	uint32_t blocks[STATE_ENGINES_MAX] = { 0 };
-	double per_block = 0;
-
-	if (r->chain_nr && r->request.content_bytes)
-		per_block = (double)r->prompt_tokens * LIMIT_CONTENT_BLOCK_BYTES /
-			    (double)r->request.content_bytes;
 	if (r->chain_nr)
-		prefix_match_all(&w->prefix, w->prefix.engines, r->chain, r->chain_nr, blocks);
+		prefix_match_all(&w->prefix, w->prefix.engines, r->chain, r->chain_nr, by_region);
 	for (uint32_t i = 0; i < w->engines_nr; i++) {
 		int region = w->engines[i].region_index;
-		double hit = region >= 0 ? blocks[region] * per_block : 0;
 
-		if ((int)i == r->home && hit < (double)home_hit &&
-		    (region < 0 || home_holds(r, s, blocks[region], hit)))
-			hit = (double)home_hit;
-		/* The last token is always computed. */
-		ret_hits[i] = hit >= r->prompt_tokens ? r->prompt_tokens - 1 : (uint32_t)hit;
+		blocks[i] = region >= 0 ? by_region[region] : 0;
 	}
+	view_hits(&prompt, blocks, w->engines_nr, ret_hits);
 }
 
 /* ---- what the engines say ---- */
-
-/* An expired ratio does not act: an engine that it kept work from would never show that it is well.
- */
-static double calibration_in_force(const struct worker *w, const struct engine *e)
-{
-	return e->learnt->learnt_ns + w->set->ttft_window > w->now_ns ? e->learnt->calibration : 0;
-}
 
 static void fill_engine(struct worker *w, struct exchange *x, struct engine *e, uint32_t hit,
 			struct policy_engine *p)
 {
 	const struct route *r = x->route;
-	const struct engine_state *s = &e->state;
-	double tokens_per_s = w->params.throughput;
-	struct ledger_view view;
+	struct view v = view_now(w);
+	struct view_engine seen = {
+		.index = e->index,
+		.id = e->region_index >= 0 ? (uint32_t)e->region_index : e->index,
+		.attached = e->attached,
+		.weight = e->weight,
+		.state = &e->state,
+		.kv_capacity = e->kv_capacity,
+		.calibration = &e->learnt->calibration,
+		.recent_ttft_s = e->recent_ttft_s,
+		.recent_ttft_n = e->recent_ttft_n,
+		.hit_tokens = hit,
+	};
 
-	memset(p, 0, sizeof(*p));
-	p->id = e->region_index >= 0 ? (uint32_t)e->region_index : e->index;
-	p->weight = e->weight;
 	if (r->candidates >> e->index & 1)
-		p->flags |= POLICY_SERVES;
+		seen.flags |= POLICY_SERVES;
 	if (r->any_open ? engine_open(w, e) : engine_reachable(w, e))
-		p->flags |= POLICY_ALIVE;
+		seen.flags |= POLICY_ALIVE;
 	if (e->drained)
-		p->flags |= POLICY_DRAINED;
+		seen.flags |= POLICY_DRAINED;
 	if (x->tried >> e->index & 1)
-		p->flags |= POLICY_EXCLUDED;
-	if (s->health == ENGINE_HEALTH_STALLED)
-		p->flags |= POLICY_STALLED;
-	if (ENGINE_HAS(s, prefill_tokens_per_s)) {
-		p->flags |= POLICY_MEASURED_PREFILL;
-		p->prefill_tokens_per_s = tokens_per_s = s->prefill_tokens_per_s;
-	}
-	if (ENGINE_HAS(s, decode_iteration_s)) {
-		p->flags |= POLICY_MEASURED_DECODE;
-		p->decode_iteration_s = s->decode_iteration_s;
-	}
-	ledger_effective(w->ledger, &w->ledger_params, e->index, e->attached ? s : NULL, NULL,
-			 tokens_per_s, w->now_ns, &view);
-	p->staleness = view.staleness;
-	p->age_s = view.age_s;
-	p->fresh_s = view.fresh_s;
-	p->num_requests = view.num_requests;
-	p->decoding = view.decoding;
-	p->decode_context_tokens = view.decode_context_tokens;
-	p->pending_prefill_tokens = view.pending_prefill_tokens;
-	if (view.pending_prefill_s >= 0) {
-		p->flags |= POLICY_PENDING_S;
-		p->pending_prefill_s = view.pending_prefill_s;
-	}
-	if (view.probe)
-		p->flags |= POLICY_PROBE;
-	p->staged_rest_tokens = view.staged_rest_tokens;
-	p->oldest_wait_s = view.oldest_wait_s;
-	p->hit_tokens = hit;
-	p->step_budget_tokens = ENGINE_HAS(s, step_budget_tokens) ? s->step_budget_tokens : 0;
-	p->kv_used_tokens = ENGINE_HAS(s, kv_used_tokens) ? s->kv_used_tokens : 0;
-	p->kv_capacity_tokens = e->kv_capacity;
-	if (!e->kv_capacity && ENGINE_HAS(s, kv_capacity_tokens))
-		p->kv_capacity_tokens = s->kv_capacity_tokens;
-	p->max_model_len = ENGINE_HAS(s, max_model_len) ? s->max_model_len : 0;
-	p->calibration = calibration_in_force(w, e);
-	p->recent_ttft_s = e->recent_ttft_s;
-	p->recent_ttft_n = (uint32_t)e->recent_ttft_n;
+		seen.flags |= POLICY_EXCLUDED;
+	view_engine_fill(&v, &seen, p);
 }
 
 /* ---- the decision ---- */
@@ -384,39 +331,28 @@ static int any_open(const struct worker *w, const struct exchange *x)
 	return 0;
 }
 
-static void refill_budget(struct worker *w)
-{
-	w->move_budget += (double)(w->now_ns - w->move_budget_ns) * 1e-9 * w->set->migration_rate;
-	if (w->move_budget > w->set->migration_burst)
-		w->move_budget = w->set->migration_burst;
-	w->move_budget_ns = w->now_ns;
-}
-
 static void fill_request(struct worker *w, struct exchange *x, const struct session *s,
 			 struct policy_request *p)
 {
 	const struct route *r = x->route;
-	const struct chat_request *q = &r->request;
+	struct view v = view_now(w);
+	struct view_request asked = {
+		.cursor = w->cursor,
+		.flags = (x->stream ? POLICY_STREAMED : 0) |
+			 (r->exact_base ? 0 : POLICY_ESTIMATED) |
+			 (r->bound >= 0 ? POLICY_NO_MIGRATION : 0),
+		.home = r->bound >= 0 ? r->bound : r->home,
+		.prompt_tokens = r->prompt_tokens,
+		.turn = r->turn,
+		.sequences = r->request.n,
+		.max_tokens = r->request.max_tokens,
+		.session = s,
+	};
 
-	memset(p, 0, sizeof(*p));
-	p->random[0] = worker_random(w);
-	p->random[1] = worker_random(w);
-	p->cursor = w->cursor;
-	p->flags = (x->stream ? POLICY_STREAMED : 0) | (r->exact_base ? 0 : POLICY_ESTIMATED) |
-		   (r->bound >= 0 ? POLICY_NO_MIGRATION : 0);
-	p->home = r->bound >= 0 ? r->bound : r->home;
-	p->prompt_tokens = r->prompt_tokens;
-	p->output_tokens = (uint32_t)s->output_tokens;
-	if (q->max_tokens && (p->output_tokens == 0 || q->max_tokens < p->output_tokens))
-		p->output_tokens =
-			q->max_tokens < OUTPUT_TOKENS_MAX ? q->max_tokens : OUTPUT_TOKENS_MAX;
-	p->sequences = q->n;
-	p->turn = r->turn;
-	p->moves = session_recent_moves(s);
-	p->since_move_s =
-		s->last_move_ns ? (float)((double)(w->now_ns - s->last_move_ns) * 1e-9) : -1;
-	p->turns_since_move = s->moved_turns ? __builtin_ctzll(s->moved_turns) : 0;
-	p->move_budget = (float)w->move_budget;
+	asked.random[0] = worker_random(w);
+	asked.random[1] = worker_random(w);
+	view_budget_refill(&w->moves, &w->set->view, w->now_ns);
+	view_request_fill(&v, &asked, &w->moves, p);
 }
 
 static void journal_note(struct worker *w, struct exchange *x, const struct policy_request *request,
@@ -467,9 +403,28 @@ static void waiting_remove(struct exchange *x)
 	x->wait_prev = NULL;
 }
 
-/* The choice is made: into the books, before the request's first byte leaves. */
-static void commit(struct worker *w, struct exchange *x, const struct policy_engine *engines,
-		   const struct policy_choice *choice)
+/* What its engine is charged: little for a request that makes no tokens. */
+static struct ledger_ticket ticket_of(const struct worker *w, const struct exchange *x,
+				      const struct policy_engine *p, uint32_t index)
+{
+	const struct route *r = x->route;
+	uint32_t sequences = x->generates && r->request.n ? r->request.n : 1;
+	uint32_t prompt = x->generates ? r->prompt_tokens : CHARGE_SMALL_TOKENS;
+	uint32_t uncached = CHARGE_SMALL_TOKENS;
+
+	if (x->generates)
+		uncached = r->uncached_tokens;
+	else if (x->target.path == HTTP_PATH_EMBEDDINGS)
+		uncached = r->prompt_tokens;
+	return view_ticket(&w->params, p, index, sequences, prompt, uncached);
+}
+
+/*
+ * The choice is made: into the books, before the request's first byte leaves. Nothing lies between
+ * the two, so there is nothing to ask again; what is held after its choice asks policy_reprice().
+ */
+static void commit(struct worker *w, struct exchange *x, const struct policy_request *request,
+		   const struct policy_engine *engines, const struct policy_choice *choice)
 {
 	struct route *r = x->route;
 	struct engine *e = &w->engines[choice->engine];
@@ -482,26 +437,14 @@ static void commit(struct worker *w, struct exchange *x, const struct policy_eng
 	r->predicted_ttft_s = choice->predicted_ttft_s;
 	r->predicted_raw_s = choice->predicted_raw_s;
 	w->cursor = choice->cursor;
-	r->ticket = (struct ledger_ticket){
-		.engine = e->index,
-		.sequences = x->generates ? (r->request.n ? r->request.n : 1) : 1,
-		.prompt_tokens = x->generates ? r->prompt_tokens : CHARGE_SMALL_TOKENS,
-		.uncached_tokens = x->generates                             ? r->uncached_tokens
-				   : x->target.path == HTTP_PATH_EMBEDDINGS ? r->prompt_tokens
-									    : CHARGE_SMALL_TOKENS,
-	};
-	r->ticket.prefill_s = policy_prefill_s(&w->params, &engines[choice->engine],
-					       r->ticket.prompt_tokens, r->ticket.uncached_tokens);
+	r->ticket = ticket_of(w, x, &engines[choice->engine], e->index);
 	ledger_dispatch(w->ledger, &r->ticket, w->now_ns);
 	r->dispatched = 1;
 	if (x->generates)
 		waiting_add(w, x);
-	if (choice->move == MOVE_MADE || (x->generates && r->home >= 0 && r->turn > 1 &&
-					  r->home != choice->engine && r->bound < 0))
+	if (x->generates && view_moves(request, choice))
 		count(&w->counters, COUNTER_migrations, 1);
-	/* Never below 0, which would mean that there is no limit. */
-	if (choice->move == MOVE_MADE)
-		w->move_budget = w->move_budget > 1 ? w->move_budget - 1 : 0;
+	view_budget_spend(&w->moves, choice);
 	count_engine(&w->counters, e->index, ENGINE_COUNTER_requests, 1);
 	count_engine(&w->counters, e->index, ENGINE_COUNTER_hit_tokens_predicted,
 		     x->generates ? r->hit_tokens : 0);
@@ -563,11 +506,11 @@ int route_decide(struct worker *w, struct exchange *x)
 	static struct policy_choice choice; /* large; written by every call before it is read */
 	struct policy_engine engines[STATE_ENGINES_MAX];
 	uint32_t hit[STATE_ENGINES_MAX];
-	uint64_t epochs[STATE_ENGINES_MAX], home_hit, t0 = clock_ns(), took;
+	uint64_t epochs[STATE_ENGINES_MAX], t0 = clock_ns(), took;
 	struct policy_request request;
 	struct route *r = x->route;
 	struct session session;
-	int err;
+	int err, known;
 
 	take_scan(w, x);
 	err = find_candidates(w, x);
@@ -577,10 +520,9 @@ int route_decide(struct worker *w, struct exchange *x)
 	epochs_get(w, epochs);
 	find_bound(w, x, epochs);
 	find_session(w, x);
-	estimate(w, x, epochs, &session, &home_hit);
-	hits(w, r, &session, home_hit, hit);
-	refill_budget(w);
-	fill_request(w, x, &session, &request);
+	known = estimate(w, x, epochs, &session);
+	hits(w, r, known ? &session : NULL, hit);
+	fill_request(w, x, known ? &session : NULL, &request);
 	r->any_open = any_open(w, x);
 	for (uint32_t i = 0; i < w->engines_nr; i++)
 		fill_engine(w, x, &w->engines[i], hit[i], &engines[i]);
@@ -591,7 +533,7 @@ int route_decide(struct worker *w, struct exchange *x)
 	journal_note(w, x, &request, engines, &choice, took);
 	if (choice.engine < 0)
 		return x->tried ? -END_CONNECT : -END_NO_ENGINE;
-	commit(w, x, engines, &choice);
+	commit(w, x, &request, engines, &choice);
 	return choice.engine;
 }
 
@@ -639,6 +581,7 @@ void route_first_token(struct worker *w, struct exchange *x)
 	struct route *r = x->route;
 	struct engine *e = &w->engines[x->engine];
 	double ttft_s = (double)(w->now_ns - x->sent_ns) * 1e-9;
+	struct view v = view_now(w);
 
 	if (!r || !x->generates)
 		return;
@@ -646,18 +589,7 @@ void route_first_token(struct worker *w, struct exchange *x)
 	if (!r->token_seen)
 		prefill_landed(w, x);
 	latency_first_token(w, x);
-	if (r->predicted_raw_s > 0) {
-		/* Where little is predicted the step under way decides: it says nothing of speed.
-		 */
-		double step_s = w->params.decode_iteration_s;
-		double ratio = (ttft_s + step_s) / (r->predicted_raw_s + step_s);
-		double known = calibration_in_force(w, e);
-
-		ratio = ratio < 0.1 ? 0.1 : ratio > 10 ? 10 : ratio;
-		e->learnt->calibration =
-			known == 0 ? ratio : known + calibration_alpha * (ratio - known);
-		e->learnt->learnt_ns = w->now_ns;
-	}
+	view_calibration_learn(&e->learnt->calibration, &v, r->predicted_raw_s, ttft_s);
 }
 
 void route_assume_tokens(struct worker *w)

@@ -112,13 +112,13 @@ const struct conf_key router_keys[] = {
 	{ "router", "time_scale", CONF_REAL, AT(time_scale), "1", 0.001, 1000, NULL, R,
 	  "for engines this much faster than life: divides their times, multiplies their rates" },
 
-	{ "policy", "migration_burst", CONF_REAL, AT(migration_burst), "8", 0, 1e6, NULL, R,
+	{ "policy", "migration_burst", CONF_REAL, AT(view.migration_burst), "8", 0, 1e6, NULL, R,
 	  "moves that the pool may make at once" },
-	{ "policy", "migration_rate", CONF_REAL, AT(migration_rate), "1", 0, 1e6, NULL,
+	{ "policy", "migration_rate", CONF_REAL, AT(view.migration_rate), "1", 0, 1e6, NULL,
 	  R | CONF_PER_S, "moves that the pool may make in the long run [1/s]" },
-	{ "policy", "ttft_quantile", CONF_REAL, AT(ttft_quantile), "0.9", 0.01, 1, NULL, R,
+	{ "policy", "ttft_quantile", CONF_REAL, AT(view.ttft_quantile), "0.9", 0.01, 1, NULL, R,
 	  "of recent first tokens, as the policy sees them" },
-	{ "policy", "ttft_window", CONF_TIME, AT(ttft_window), "30s", 0.001, 3600, NULL, F,
+	{ "policy", "ttft_window", CONF_TIME, AT(view.ttft_window), "30s", 0.001, 3600, NULL, F,
 	  "how far recent first tokens reach back" },
 	POLICY_CHOICE_PARAMS(CHOICE)
 	POLICY_REAL_PARAMS(REAL)

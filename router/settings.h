@@ -8,6 +8,7 @@
 #define TURNWARD_ROUTER_SETTINGS_H
 
 #include "router/policy/params.h"
+#include "router/view/rules.h"
 #include "shm/base/addr.h"
 #include "shm/base/conf.h"
 #include "shm/base/opt.h"
@@ -68,11 +69,7 @@ struct router_settings {
 	uint64_t stream_idle_timeout, client_send_timeout, keepalive_timeout, engine_idle_timeout;
 	uint64_t drain_timeout, models_period;
 
-	/* Beside the choice of an engine. */
-	uint64_t ttft_window; /* ns: of the recent first tokens that the policy sees */
-	double ttft_quantile;
-	double migration_rate,
-		migration_burst; /* the pool's budget: moves per second, and at once */
+	struct view_rules view; /* beside the choice of an engine */
 
 	uint64_t log_level, log_format;
 	double time_scale;

@@ -630,7 +630,7 @@ int worker_run(const struct router_settings *settings, const struct listener *li
 		return -code;
 	if (signals_init(w) < 0 || listeners_init(w, listeners, nr) < 0)
 		return EXIT_RUNTIME;
-	w->move_budget_ns = w->now_ns;
+	w->moves.since_ns = w->now_ns;
 	tick(w);
 	say_started(w);
 	code = turn(w);

@@ -20,6 +20,7 @@
 #include "router/settings.h"
 #include "router/stats/hist.h"
 #include "router/tokens/tokens.h"
+#include "router/view/view.h"
 #include "shm/files.h"
 #include "shm/loop/loop.h"
 #include "shm/loop/wheel.h"
@@ -107,8 +108,7 @@ struct worker {
 	struct tokens tokens;
 	struct policy_params params;
 	uint64_t cursor, random;
-	double move_budget;
-	uint64_t move_budget_ns;
+	struct view_budget moves;
 	struct engine_learnt *learnt; /* STATE_ENGINES_MAX, in the region */
 	uint64_t content_seed;        /* of block hashes; in the region */
 	uint8_t record[64 * 1024];    /* a journal record under construction */

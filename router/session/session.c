@@ -320,6 +320,15 @@ static void tail_note(struct sessions *sessions, struct session_key key,
 			  now_ns, &tail, NULL);
 }
 
+void session_init(struct session *ret_session, struct session_time now)
+{
+	*ret_session = (struct session){ .engine = SESSION_NO_ENGINE,
+					 .completion_tokens = SESSION_UNKNOWN,
+					 .cached_tokens = SESSION_UNKNOWN,
+					 .first_ns = now.ns,
+					 .first_wall_s = now.wall_s };
+}
+
 /* Bit 0 stands for the newest turn; a retry or a second request of the same turn adds to it. */
 static void moves_note(struct session *session, uint64_t turn, int moved, uint64_t now_ns)
 {
@@ -334,35 +343,39 @@ static void moves_note(struct session *session, uint64_t turn, int moved, uint64
 	}
 }
 
+int session_dispatched(struct session *session, const struct session_dispatch *dispatch,
+		       struct session_time now)
+{
+	int moved = session->engine != SESSION_NO_ENGINE && session->engine != dispatch->engine;
+
+	assert(dispatch->engine < SESSION_NO_ENGINE);
+	assert(dispatch->blocks == 0 || dispatch->chain != NULL);
+	moves_note(session, dispatch->turn, moved, now.ns);
+	session->engine = dispatch->engine;
+	session->epoch = dispatch->epoch;
+	session->turn = dispatch->turn;
+	session->class = dispatch->class;
+	session->dispatches++;
+	session->blocks = dispatch->blocks;
+	session->chain = dispatch->blocks ? dispatch->chain[dispatch->blocks - 1] : 0;
+	session->last_ns = now.ns;
+	session->last_wall_s = now.wall_s;
+	return moved;
+}
+
 int session_note_dispatch(struct sessions *sessions, struct session_key key, uint64_t scope,
 			  const struct session_dispatch *dispatch, struct session_time now)
 {
 	struct session session;
-	int moved = 0;
+	int moved;
 
-	assert(dispatch->engine < SESSION_NO_ENGINE);
-	assert(dispatch->blocks == 0 || dispatch->chain != NULL);
 	if (session_find(sessions, key, now.ns, &session)) {
-		session = (struct session){ .check = key.check,
-					    .scope = scope,
-					    .engine = SESSION_NO_ENGINE,
-					    .completion_tokens = SESSION_UNKNOWN,
-					    .cached_tokens = SESSION_UNKNOWN,
-					    .first_ns = now.ns,
-					    .first_wall_s = now.wall_s };
+		session_init(&session, now);
+		session.check = key.check;
+		session.scope = scope;
 		COUNT(sessions->section->created, 1);
 	}
-	moved = session.engine != SESSION_NO_ENGINE && session.engine != dispatch->engine;
-	moves_note(&session, dispatch->turn, moved, now.ns);
-	session.engine = dispatch->engine;
-	session.epoch = dispatch->epoch;
-	session.turn = dispatch->turn;
-	session.class = dispatch->class;
-	session.dispatches++;
-	session.blocks = dispatch->blocks;
-	session.chain = dispatch->blocks ? dispatch->chain[dispatch->blocks - 1] : 0;
-	session.last_ns = now.ns;
-	session.last_wall_s = now.wall_s;
+	moved = session_dispatched(&session, dispatch, now);
 	table_put(&sessions->table, key.key, now.ns, &session, NULL);
 	tail_note(sessions, key, &session, now.ns);
 	if (moved)
@@ -394,30 +407,37 @@ void session_undo_dispatch(struct sessions *sessions, struct session_key key,
 	table_put(&sessions->table, key.key, now_ns, &session, NULL);
 }
 
+void session_answered(struct session *session, const struct session_result *result,
+		      struct session_time now)
+{
+	double output = (double)result->completion_tokens;
+
+	if (result->completion_tokens != SESSION_UNKNOWN) {
+		double weight = session->output_tokens > 0 ? OUTPUT_ALPHA_PERCENT / 100.0 : 1;
+
+		session->output_tokens += weight * (output - session->output_tokens);
+	}
+	/* An older answer than the one noted is late; unless the client has rewound the session. */
+	if (result->prompt_tokens &&
+	    (result->turn >= session->base_turn || session->turn < session->base_turn)) {
+		session->base_turn = result->turn;
+		session->prompt_tokens = result->prompt_tokens;
+		session->completion_tokens = result->completion_tokens;
+		session->cached_tokens = result->cached_tokens;
+		session->prompt = result->prompt;
+	}
+	session->last_ns = now.ns;
+	session->last_wall_s = now.wall_s;
+}
+
 void session_note_result(struct sessions *sessions, struct session_key key,
 			 const struct session_result *result, struct session_time now)
 {
 	struct session session;
-	double output = (double)result->completion_tokens;
 
 	if (session_find(sessions, key, now.ns, &session))
 		return;
-	if (result->completion_tokens != SESSION_UNKNOWN) {
-		double weight = session.output_tokens > 0 ? OUTPUT_ALPHA_PERCENT / 100.0 : 1;
-
-		session.output_tokens += weight * (output - session.output_tokens);
-	}
-	/* An older answer than the one noted is late; unless the client has rewound the session. */
-	if (result->prompt_tokens &&
-	    (result->turn >= session.base_turn || session.turn < session.base_turn)) {
-		session.base_turn = result->turn;
-		session.prompt_tokens = result->prompt_tokens;
-		session.completion_tokens = result->completion_tokens;
-		session.cached_tokens = result->cached_tokens;
-		session.prompt = result->prompt;
-	}
-	session.last_ns = now.ns;
-	session.last_wall_s = now.wall_s;
+	session_answered(&session, result, now);
 	table_put(&sessions->table, key.key, now.ns, &session, NULL);
 }
 

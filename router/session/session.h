@@ -145,6 +145,16 @@ int session_continues(const struct session *session, const uint64_t *chain, uint
 /* Moves among the last SESSION_MOVES_KEPT turns. */
 uint32_t session_recent_moves(const struct session *session);
 
+/*
+ * What a dispatch and an answer change of an entry, wherever it lies; the two functions behind them
+ * do the same to the table's. session_dispatched() returns 1 if the home moved.
+ */
+void session_init(struct session *ret_session, struct session_time now);
+int session_dispatched(struct session *session, const struct session_dispatch *dispatch,
+		       struct session_time now);
+void session_answered(struct session *session, const struct session_result *result,
+		      struct session_time now);
+
 /* A request leaves for an engine; creates the session. Returns 1 if its home moved. A retry of the
  * same turn calls it again. */
 int session_note_dispatch(struct sessions *sessions, struct session_key key, uint64_t scope,

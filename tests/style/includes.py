@@ -22,6 +22,7 @@ AREAS = {
     "router/stage/": "pure",
     "router/admit/": "pure",
     "router/ledger/": "pure",
+    "router/view/": "pure",
     "router/journal/": "pure",
     "router/status/": "status",
     "router/stats/": "pure",
