@@ -20,6 +20,7 @@ struct model_request {
 	const uint32_t *output;
 	uint32_t chunk;     /* tokens of it in the step that runs */
 	uint32_t looked_up; /* its first look-up was counted */
+	uint32_t doomed;    /* steps, the one under way included, that an aborted one is still in */
 	struct model_life life;
 	uint32_t blocks_nr, named_nr, chain_nr, tail_nr;
 	uint32_t tail[MODEL_BLOCK]; /* known ids past the last full block */
@@ -35,7 +36,8 @@ struct model {
 	struct model_request **running; /* in the order they were admitted */
 	uint32_t running_nr, waiting_nr;
 	struct model_request *waiting, *waiting_last, *dead;
-	uint64_t step_end_ns;
+	uint64_t step_end_ns, step_begin_ns;
+	int unbroken; /* the last step has ended just now: the next was planned when it began */
 	struct model_event *event;
 	size_t events_nr, events_room; /* a start, preemption, token and end for each sequence */
 	int events_given;              /* the caller has them: the next one starts afresh */
@@ -348,21 +350,43 @@ static void running_remove(struct model *m, uint32_t index)
 	m->running_nr--;
 }
 
+/* An aborted request that is in no queue any more. */
+static void abandon(struct model *m, struct model_request *r)
+{
+	uint32_t tokens = r->life.computed_tokens + r->chunk;
+
+	if (tokens > r->life.prompt_tokens)
+		tokens = r->life.prompt_tokens;
+	if (tokens > r->life.cached_tokens)
+		m->count.abandoned_tokens += tokens - r->life.cached_tokens;
+	release(m, r);
+	bury(m, r);
+	m->count.aborted++;
+}
+
+/* Is it in a plan that was made before anybody knew? */
+static int planned_ahead(const struct model *m, const struct model_request *r)
+{
+	return m->options.async && m->step_end_ns != MODEL_NEVER && r->state == RUNNING &&
+	       r->life.computed_tokens + r->chunk < known(r);
+}
+
 void model_abort(struct model *m, struct model_request *r)
 {
-	assert(r->state != DEAD);
-	if (r->state == WAITING) {
+	assert(r->state != DEAD && !r->doomed);
+	if (planned_ahead(m, r)) {
+		r->doomed = 2;
+	} else if (r->state == WAITING) {
 		queue_remove(m, r);
+		abandon(m, r);
 	} else {
 		uint32_t i = 0;
 
 		while (m->running[i] != r)
 			i++;
 		running_remove(m, i);
+		abandon(m, r);
 	}
-	release(m, r);
-	bury(m, r);
-	m->count.aborted++;
 	if (m->events_given)
 		return;
 	size_t kept = 0;
@@ -404,6 +428,10 @@ static void preempt_youngest(struct model *m, uint64_t now_ns)
 {
 	struct model_request *r = m->running[--m->running_nr];
 
+	if (r->doomed) {
+		abandon(m, r);
+		return;
+	}
 	release(m, r);
 	queue_prepend(m, r);
 	m->count.preemptions++;
@@ -469,11 +497,25 @@ static void admit(struct model *m, struct model_request *r, uint32_t hit_blocks,
 	event_add(m, MODEL_STARTED, r, now_ns);
 }
 
+/* Until when a request must have come to be in the step that begins now. */
+static uint64_t plan_ns(const struct model *m, uint64_t now_ns)
+{
+	const struct model_request *first = m->waiting;
+	int nothing = m->running_nr == 0 && (!first || first->life.submitted_ns > m->step_begin_ns);
+
+	return m->options.async && m->unbroken && !nothing ? m->step_begin_ns : now_ns;
+}
+
 /* Returns whether the queue was left for want of KV room. */
 static int schedule_waiting(struct model *m, uint32_t *budget, uint64_t now_ns)
 {
+	uint64_t until_ns = plan_ns(m, now_ns);
+
 	while (m->waiting && *budget > 0 && m->running_nr < m->options.sequences_max) {
 		struct model_request *r = m->waiting;
+
+		if (r->life.submitted_ns > until_ns)
+			break;
 		uint32_t idle_hits, hits = cached_blocks(m, r, &idle_hits);
 		uint32_t chunk = chunk_of(m, r, hits * MODEL_BLOCK, *budget);
 		uint32_t fresh = blocks_for(hits * MODEL_BLOCK + chunk) - hits;
@@ -513,8 +555,10 @@ uint64_t model_begin(struct model *m, uint64_t now_ns)
 
 	assert(m->step_end_ns == MODEL_NEVER);
 	reap(m);
-	if (m->running_nr + m->waiting_nr == 0)
+	if (m->running_nr + m->waiting_nr == 0) {
+		m->unbroken = 0;
 		return MODEL_NEVER;
+	}
 	for (uint32_t i = 0; i < m->running_nr; i++)
 		m->running[i]->chunk = 0;
 	full = schedule_running(m, &budget, now_ns) > 0;
@@ -525,6 +569,7 @@ uint64_t model_begin(struct model *m, uint64_t now_ns)
 	m->count.busy_ns += lasts_ns;
 	m->count.held_block_ns += lasts_ns * (m->kv.nr - m->kv.idle);
 	*(full ? &m->count.waited_kv_ns : &m->count.waited_budget_ns) += lasts_ns * m->waiting_nr;
+	m->step_begin_ns = now_ns;
 	m->step_end_ns = now_ns + lasts_ns;
 	return m->step_end_ns;
 }
@@ -573,6 +618,14 @@ size_t model_end(struct model *m, const struct model_event **ret_events)
 		struct model_request *r = m->running[i];
 
 		r->life.computed_tokens += r->chunk;
+		if (r->doomed) {
+			r->chunk = 0;
+			if (--r->doomed > 0)
+				m->running[kept++] = r;
+			else
+				abandon(m, r);
+			continue;
+		}
 		if (r->chunk && r->life.computed_tokens == known(r))
 			emit_token(m, r);
 		r->chunk = 0;
@@ -586,6 +639,7 @@ size_t model_end(struct model *m, const struct model_event **ret_events)
 		m->count.finished++;
 	}
 	m->running_nr = kept;
+	m->unbroken = 1;
 	m->step_end_ns = MODEL_NEVER;
 	m->events_given = 1;
 	*ret_events = m->event;
@@ -722,6 +776,8 @@ int model_copy(struct model *to, const struct model *from)
 	drop_requests(to);
 	kv_copy(&to->kv, &from->kv);
 	to->step_end_ns = from->step_end_ns;
+	to->step_begin_ns = from->step_begin_ns;
+	to->unbroken = from->unbroken;
 	to->events_nr = 0;
 	to->count = from->count;
 	for (uint32_t i = 0; i < from->running_nr && !err; i++) {

@@ -76,6 +76,7 @@ struct model_options {
 	uint32_t context_max;      /* prompt plus answer: MODEL_CONTEXT */
 	uint64_t kv_tokens;        /* KV capacity: the profile's */
 	double slowdown;           /* every step takes this many times longer: 1 */
+	uint32_t async;            /* 1: the next step is planned when one begins: 0 */
 };
 
 /* Seconds of one step; the formula above, for tests, floors and the laboratory. */
@@ -151,7 +152,11 @@ void model_free(struct model *model);
 int model_submit(struct model *model, const struct model_submission *submission, uint64_t now_ns,
 		 struct model_request **ret_request);
 
-/* Frees everything the request holds at once, in whatever state; no event follows. */
+/*
+ * Ends the request in whatever state; no event follows and it may not be named again. What it holds
+ * is free at once, but with `async`: a prefill that the step under way does not end is in the next
+ * one already and holds its blocks until that is over. What was computed stays cached.
+ */
 void model_abort(struct model *model, struct model_request *request);
 
 /* Schedules a step that starts now and returns its end; MODEL_NEVER when there is nothing to run.
@@ -193,6 +198,7 @@ void model_request_life(const struct model_request *request, struct model_life *
 	X(hit_tokens, "of these found")                                                       \
 	X(prompt_tokens, "prompt tokens of requests that gave their first token")             \
 	X(computed_tokens, "prompt tokens computed, recomputation included")                  \
+	X(abandoned_tokens, "of these, for requests that were then aborted")                  \
 	X(generated_tokens, "tokens given")                                                   \
 	X(evicted_blocks, "cached blocks given up for room")                                  \
 	X(waited_kv_ns,                                                                       \

@@ -501,6 +501,91 @@ static void an_abort_frees_in_every_state(void **state)
 	bench_close(&b);
 }
 
+/* Begins the step, lets 50 ms of it pass. */
+static uint64_t into_a_step(struct bench *b)
+{
+	uint64_t end_ns = model_begin(b->model, b->now_ns);
+
+	b->now_ns += 50000000;
+	return end_ns;
+}
+
+static void end_step(struct bench *b, uint64_t end_ns)
+{
+	const struct model_event *events;
+	size_t n = model_end(b->model, &events);
+
+	b->now_ns = end_ns;
+	if (n)
+		memcpy(&b->seen[b->seen_nr], events, n * sizeof(*events));
+	b->seen_nr += n;
+	model_check(b->model);
+}
+
+/* A prompt of one step that decodes on, and another that comes while it is computed. */
+static double second_in_step(uint32_t async, uint32_t output)
+{
+	const struct model_options options = { .async = async };
+	struct bench b;
+	double seconds;
+	uint64_t end_ns;
+
+	bench_open(&b, &options);
+	submit(&b, 1, text(1, 8000), 8000, output);
+	end_ns = into_a_step(&b);
+	submit(&b, 2, text(2, 1000), 1000, 1);
+	end_step(&b, end_ns);
+	run(&b);
+	seconds = first_token_s(&b, 2) - first_token_s(&b, 1);
+	bench_close(&b);
+	return seconds;
+}
+
+static void who_comes_in_a_step_is_in_the_next_or_with_async_the_one_after(void **state)
+{
+	double both = 1001 * 2.03e-4 + 2.05e-9 * 1e6 + 1e-3; /* 1,000 tokens beside a decode */
+	double decode = 12.2e-3 + 8001 * 9.8e-8 + 1e-3;
+
+	assert_seconds(second_in_step(0, 5), both + 8001 * 9.8e-8);
+	assert_seconds(second_in_step(1, 5), decode + both + 8002 * 9.8e-8);
+	/* Nothing was planned behind the first: it need not wait for a plan. */
+	assert_seconds(second_in_step(1, 1), 1000 * 2.03e-4 + 2.05e-9 * 1e6 + 1e-3);
+}
+
+/* A cold prompt of three steps is closed in its first; a short one follows at once. */
+static void with_async_a_close_comes_a_step_late_and_keeps_that_step(void **state)
+{
+	for (uint32_t async = 0; async < 2; async++) {
+		const struct model_options options = { .async = async };
+		struct model_figures f;
+		struct model_request *r;
+		struct bench b;
+		uint64_t end_ns;
+		double second = model_iteration_s(model_profile_find("q8b"), 8192,
+						  16384.0 * 16384 - 8192.0 * 8192, 0);
+
+		bench_open(&b, &options);
+		r = submit(&b, 1, text(1, 24576), 24576, 1);
+		end_ns = into_a_step(&b);
+		model_abort(b.model, r);
+		submit(&b, 2, text(2, 1000), 1000, 1);
+		end_step(&b, end_ns);
+		assert_int_equal(model_probe(b.model, 0, text(1, 24576), 24576), 8192);
+		run(&b);
+
+		assert_seconds(first_token_s(&b, 2) - (double)end_ns * 1e-9,
+			       1000 * 2.03e-4 + 2.05e-9 * 1e6 + 1e-3 + (async ? second : 0));
+		assert_int_equal(model_probe(b.model, 0, text(1, 24576), 24576),
+				 async ? 16384 : 8192);
+		model_figures_get(b.model, &f);
+		assert_int_equal(f.abandoned_tokens, async ? 16384 : 8192);
+		assert_int_equal(f.computed_tokens, f.abandoned_tokens + 1000);
+		assert_int_equal(f.aborted, 1);
+		assert_null(event_of(&b, 1, MODEL_TOKEN));
+		bench_close(&b);
+	}
+}
+
 static void the_idle_engines_prefill_time_is_what_a_run_takes(void **state)
 {
 	const struct model_options capped = { .long_prefill_cap = 3000, .slowdown = 2.5 };
@@ -577,17 +662,15 @@ static void the_gauges_show_the_rest_of_a_running_prefill(void **state)
 }
 
 /* A thousand operations drawn from a fixed seed: the books balance after each of them. */
-static void the_books_balance_whatever_happens(void **state)
+/* Submissions at any time, aborts between steps and in the middle of one. */
+static void churn(const struct model_options *options)
 {
-	const struct model_options small = { .kv_tokens = 4000,
-					     .sequences_max = 12,
-					     .budget_tokens = 512 };
 	struct model_request *live[64] = { 0 };
 	const struct model_event *events;
 	struct bench b;
 	uint64_t draw = 1;
 
-	bench_open(&b, &small);
+	bench_open(&b, options);
 	for (int i = 0; i < 3000; i++) {
 		draw = draw * 6364136223846793005ull + 1442695040888963407ull;
 		uint32_t slot = draw >> 58, kind = (draw >> 40) % 9,
@@ -600,6 +683,9 @@ static void the_books_balance_whatever_happens(void **state)
 		uint64_t end_ns = model_begin(b.model, b.now_ns);
 		if (end_ns == MODEL_NEVER)
 			continue;
+		slot = (draw >> 33) % 64;
+		if (live[slot] && kind < 3)
+			model_abort(b.model, live[slot]), live[slot] = NULL;
 		b.now_ns = end_ns;
 		for (size_t n = model_end(b.model, &events), e = 0; e < n; e++)
 			if (events[e].kind == MODEL_FINISHED)
@@ -609,6 +695,18 @@ static void the_books_balance_whatever_happens(void **state)
 	while (model_begin(b.model, b.now_ns) != MODEL_NEVER)
 		model_end(b.model, &events);
 	bench_close(&b);
+}
+
+static void the_books_balance_whatever_happens(void **state)
+{
+	const struct model_options small = { .kv_tokens = 4000,
+					     .sequences_max = 12,
+					     .budget_tokens = 512 };
+	struct model_options async = small;
+
+	async.async = 1;
+	churn(&small);
+	churn(&async);
 }
 
 /* Whoever steps the copy sees what the original goes on to do, and neither touches the other. */
@@ -782,6 +880,8 @@ int main(void)
 		CLAIM(blocks_in_use_are_the_sum_over_live_requests),
 		CLAIM(an_abort_in_mid_prefill_keeps_what_was_computed),
 		CLAIM(an_abort_frees_in_every_state),
+		CLAIM(who_comes_in_a_step_is_in_the_next_or_with_async_the_one_after),
+		CLAIM(with_async_a_close_comes_a_step_late_and_keeps_that_step),
 		CLAIM(the_idle_engines_prefill_time_is_what_a_run_takes),
 		CLAIM(a_prefix_pulled_from_elsewhere_hits),
 		CLAIM(what_can_never_run_is_refused),
