@@ -23,13 +23,38 @@ double policy_cost_decode_iteration_s(const struct policy_params *params,
 }
 
 /*
- * A measured throughput is a mean over prompts of some length: the quadratic part of that mean is
- * taken out to get a, but a quarter of it always stays, whatever the lengths are said to be.
+ * A measured throughput is a mean over the prompts that an engine happened to get: half as long,
+ * they look half as fast again. Believed to the letter, that sends the next long prompt to the
+ * engine that had short ones, whatever decodes there. So engines near the median one are taken to
+ * be equally fast, and only those beyond the band for what they measure.
  */
-double policy_prefill_s(const struct policy_params *params, const struct policy_engine *engine,
-			double prompt_tokens, double uncached_tokens)
+static double token_s_of(const struct decision *d, unsigned i)
 {
-	double per_token = 1 / throughput_of(params, engine);
+	double own = 1 / throughput_of(d->params, &d->engines[i]), common = d->common_token_s;
+	double band = 1 + sane(d->params->measured_band);
+
+	return own <= common * band && own * band >= common ? common : own;
+}
+
+double policy_cost_common_token_s(const struct decision *d)
+{
+	double values[STATE_ENGINES_MAX];
+	unsigned nr = 0;
+
+	for (unsigned i = 0; i < d->nr; i++)
+		if ((d->engines[i].flags & POLICY_MEASURED_PREFILL) &&
+		    sane(d->engines[i].prefill_tokens_per_s) > 0)
+			values[nr++] = 1 / throughput_of(d->params, &d->engines[i]);
+	return policy_cost_median(values, nr);
+}
+
+/*
+ * The quadratic part of a throughput's mean is taken out to get a, but a quarter of it always
+ * stays, whatever the lengths are said to be.
+ */
+static double quadratic_s(const struct policy_params *params, const struct policy_engine *engine,
+			  double token_s, double prompt_tokens, double uncached_tokens)
+{
 	double b = sane(params->attention_s);
 	double context = sane(params->throughput_context);
 	double prompt = sane(prompt_tokens), uncached = lesser(sane(uncached_tokens), prompt);
@@ -37,9 +62,16 @@ double policy_prefill_s(const struct policy_params *params, const struct policy_
 
 	if ((engine->flags & POLICY_MEASURED_PREFILL) && sane(engine->prefill_context_tokens) > 0)
 		context = sane(engine->prefill_context_tokens);
-	double a = greater(per_token - b * context, per_token / 4);
+	double a = greater(token_s - b * context, token_s / 4);
 
 	return a * uncached + b * (prompt * prompt - hit * hit);
+}
+
+double policy_prefill_s(const struct policy_params *params, const struct policy_engine *engine,
+			double prompt_tokens, double uncached_tokens)
+{
+	return quadratic_s(params, engine, 1 / throughput_of(params, engine), prompt_tokens,
+			   uncached_tokens);
 }
 
 /*
@@ -62,16 +94,18 @@ static double tokens_ahead(const struct decision *d, unsigned i)
 static double ahead_s(const struct decision *d, unsigned i)
 {
 	double pending = sane(d->engines[i].pending_prefill_tokens);
-	double all_s = policy_cost_queue_s(d->params, &d->engines[i]);
+	double all_s = policy_cost_queue_s(d, i);
 
 	return pending > 0 ? all_s * (tokens_ahead(d, i) / pending) : all_s;
 }
 
-double policy_cost_queue_s(const struct policy_params *params, const struct policy_engine *engine)
+double policy_cost_queue_s(const struct decision *d, unsigned i)
 {
+	const struct policy_engine *engine = &d->engines[i];
+
 	if (engine->flags & POLICY_PENDING_S)
 		return sane(engine->pending_prefill_s);
-	return sane(engine->pending_prefill_tokens) / throughput_of(params, engine);
+	return sane(engine->pending_prefill_tokens) * token_s_of(d, i);
 }
 
 /* What is staged or held for an engine lets short requests through, and delays long ones. */
@@ -81,7 +115,7 @@ static double staged_s(const struct decision *d, unsigned i)
 
 	if (uncached_of(d, i) <= d->params->long_tokens)
 		return 0;
-	return sane(engine->staged_rest_tokens) / throughput_of(d->params, engine);
+	return sane(engine->staged_rest_tokens) * token_s_of(d, i);
 }
 
 /* The engine with the longest hit that others can pull from, if it has more than i; -1 = none. */
@@ -110,9 +144,9 @@ static int32_t pull_source(const struct decision *d, unsigned i)
 static double own_prefill_s(const struct decision *d, unsigned i, double uncached)
 {
 	if (d->params->policy == POLICY_EFT)
-		return policy_prefill_s(d->params, &d->engines[i], d->request->prompt_tokens,
-					uncached);
-	return uncached / throughput_of(d->params, &d->engines[i]);
+		return quadratic_s(d->params, &d->engines[i], token_s_of(d, i),
+				   d->request->prompt_tokens, uncached);
+	return uncached * token_s_of(d, i);
 }
 
 /* Own prefill: computed, or pulled from another engine and the rest computed, if that is less. */
@@ -210,7 +244,7 @@ static void price_contention(const struct decision *d, unsigned i, struct policy
 	price_prefill(d, i, cost);
 	cost->decode_s =
 		sane(engine->num_requests) * policy_cost_decode_iteration_s(d->params, engine);
-	cost->queue_s = tokens_ahead(d, i) / throughput_of(d->params, engine);
+	cost->queue_s = tokens_ahead(d, i) * token_s_of(d, i);
 	cost->staged_s = staged_s(d, i);
 }
 
@@ -232,14 +266,14 @@ static double decode_tokens(const struct decision *d, unsigned i)
 
 static void price_v2(const struct decision *d, unsigned i, struct policy_cost *cost)
 {
-	double rate = throughput_of(d->params, &d->engines[i]);
+	double token_s = token_s_of(d, i);
 
 	cost->pull_from = -1;
 	cost->uncached_tokens = (uint32_t)uncached_of(d, i);
-	cost->queue_s = sane(d->engines[i].pending_prefill_tokens) / rate;
-	cost->prefill_s = uncached_of(d, i) / rate;
+	cost->queue_s = sane(d->engines[i].pending_prefill_tokens) * token_s;
+	cost->prefill_s = uncached_of(d, i) * token_s;
 	if (d->params->policy == POLICY_V3)
-		cost->decode_s = decode_tokens(d, i) / rate;
+		cost->decode_s = decode_tokens(d, i) * token_s;
 }
 
 /* The baseline counts tokens and knows one speed; seconds only for the eye. */

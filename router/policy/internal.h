@@ -9,9 +9,10 @@ struct decision {
 	const struct policy_request *request;
 	const struct policy_engine *engines;
 	unsigned nr;
-	int32_t home;        /* request's, -1 when it is not an index here */
-	uint64_t candidates; /* a bit per engine */
-	int last_resort;     /* no sound engine was left */
+	int32_t home;          /* request's, -1 when it is not an index here */
+	uint64_t candidates;   /* a bit per engine */
+	int last_resort;       /* no sound engine was left */
+	double common_token_s; /* median of the measured speeds, 0 = none is measured */
 	struct policy_choice *choice;
 };
 
@@ -60,7 +61,8 @@ static inline double load_of(const struct policy_engine *engine)
 /* cost.c */
 double policy_cost_decode_iteration_s(const struct policy_params *params,
 				      const struct policy_engine *engine);
-double policy_cost_queue_s(const struct policy_params *params, const struct policy_engine *engine);
+double policy_cost_queue_s(const struct decision *d, unsigned i);
+double policy_cost_common_token_s(const struct decision *d);
 /* Fills cost[] of every engine for the policy in force, gate of v3 included. */
 void policy_cost_all(struct decision *d);
 /* First token on engine i by the step model alone. */

@@ -28,7 +28,7 @@ static int is_busy(const struct decision *d)
 		return home->recent_ttft_n >= params->migration_ttft_samples &&
 		       sane(home->recent_ttft_s) > params->migration_ttft_s;
 	case TRIGGER_PENDING:
-		return policy_cost_queue_s(params, home) > params->migration_pending_s;
+		return policy_cost_queue_s(d, (unsigned)d->home) > params->migration_pending_s;
 	default:
 		return 0;
 	}

@@ -303,6 +303,7 @@ static struct decision decision_of(const struct policy_params *params,
 	assert(engines_nr <= STATE_ENGINES_MAX && params->policy < POLICIES_NR);
 	if (d.home < 0 || (unsigned)d.home >= engines_nr)
 		d.home = -1;
+	d.common_token_s = policy_cost_common_token_s(&d);
 	return d;
 }
 

@@ -119,6 +119,35 @@ static void measured_values_replace_the_priors(void **state)
 	assert_totals(&w, 7 * 0.25 + 10.0 + 1.0, 10.15, 4.05, 2);
 }
 
+/* 4,000 and 5,500 tokens/s beside 5,000 are the same engine with other prompts; 2,000 is a slow
+ * one. */
+static void a_speed_near_the_median_is_the_median_and_one_beyond_the_band_counts(void **state)
+{
+	static const float speed[] = { 5000, 4000, 5500, 2000 };
+	struct world w;
+
+	world_init(&w, POLICY_V2, 5);
+	for (unsigned i = 0; i < 4; i++) {
+		w.engine[i].flags |= POLICY_MEASURED_PREFILL;
+		w.engine[i].prefill_tokens_per_s = speed[i];
+		w.engine[i].pending_prefill_tokens = 8000;
+	}
+	w.params.throughput = 4400; /* of the fifth, which has not been measured */
+
+	world_choose(&w);
+
+	double median_s = (1 / 5000.0 + 1 / 4000.0) / 2;
+
+	for (unsigned i = 0; i < 3; i++)
+		assert_near(w.choice.cost[i].total_s, 48000 * median_s, 1e-9);
+	assert_near(w.choice.cost[3].total_s, 24.0, 1e-9);
+	assert_near(w.choice.cost[4].total_s, 40000 * median_s, 1e-9);
+	w.params.measured_band = 0;
+	world_choose(&w);
+	assert_near(w.choice.cost[1].total_s, 12.0, 1e-9);
+	assert_near(w.choice.cost[4].total_s, 40000 / 4400.0, 1e-9);
+}
+
 /* Linear prefill here: harm is own x (0.5 + 0.1 x decoding), one decode pass per chunk of 8,192. */
 static void eft_adds_step_passes_and_harm(void **state)
 {
@@ -387,6 +416,7 @@ int main(void)
 		CLAIM(v3_leaves_out_engines_above_the_mean_unless_all_are),
 		CLAIM(contention_charges_every_request_a_decode_step),
 		CLAIM(measured_values_replace_the_priors),
+		CLAIM(a_speed_near_the_median_is_the_median_and_one_beyond_the_band_counts),
 		CLAIM(eft_adds_step_passes_and_harm),
 		CLAIM(eft_uses_what_is_known_of_the_step_and_the_queue),
 		CLAIM(an_engine_without_decodes_has_no_steps_between_the_chunks),
