@@ -19,7 +19,7 @@ enum { ARMS_MAX = 64, SETS_MAX = 32, SEEDS_MAX = 1000 };
 
 /* X(id, name, value, help) */
 #define REPLAY_OPTIONS(X)                                                                \
-	X(SUITE, "suite", "NAME", "design, migration, peers, state (design)")            \
+	X(SUITE, "suite", "NAME", "design, migration, peers, state, oracle (design)")    \
 	X(ARMS, "arms", "LIST", "NAME[+KEY=VALUE]...,... instead of a suite")            \
 	X(BASE, "base", "ARM", "what differences are against (the first arm)")           \
 	X(SEEDS, "seeds", "N", "workloads, one a seed (5)")                              \
@@ -163,10 +163,11 @@ static void list(void)
 	REPLAY_WORLD(ROW)
 #undef ROW
 #define ROW(id, name, text) printf("  %-22s %s\n", name, text);
-	printf("  profile, peer; state, head, cache with these words:\n");
+	printf("  profile, peer; state, head, cache, oracle with these words:\n");
 	REPLAY_STATES(ROW)
 	REPLAY_HEADS(ROW)
 	REPLAY_CACHES(ROW)
+	REPLAY_ORACLES(ROW)
 #undef ROW
 	printf("Keys of the mix, for --mix:\n");
 #define ROW(name, standard, text) printf("  %-22s %g: %s\n", #name, (double)standard, text);

@@ -32,12 +32,19 @@ enum { REPLAY_NAME_MAX = 96, REPLAY_WHY_MAX = 200 };
 #define REPLAY_CACHES(X)                                                     \
 	X(INDEX, "index", "the router's prefix index, blocks of 128 tokens") \
 	X(EXACT, "exact", "the engines' true caches")
+#define REPLAY_ORACLES(X)                                                     \
+	X(OFF, "off", "the policy decides")                                   \
+	X(OWN, "own", "where copies run ahead show the first token earliest") \
+	X(SOCIAL, "social", "the same plus what it adds to the answers of all present")
 #define REPLAY_ENUM_STATE(id, name, meaning) REPLAY_STATE_##id,
 #define REPLAY_ENUM_HEAD(id, name, meaning)  REPLAY_HEAD_##id,
 #define REPLAY_ENUM_CACHE(id, name, meaning) REPLAY_CACHE_##id,
 enum replay_state { REPLAY_STATES(REPLAY_ENUM_STATE) REPLAY_STATES_NR };
 enum replay_head { REPLAY_HEADS(REPLAY_ENUM_HEAD) REPLAY_HEADS_NR };
 enum replay_cache { REPLAY_CACHES(REPLAY_ENUM_CACHE) REPLAY_CACHES_NR };
+#define REPLAY_ENUM_ORACLE(id, name, meaning) REPLAY_ORACLE_##id,
+enum replay_oracle { REPLAY_ORACLES(REPLAY_ENUM_ORACLE) REPLAY_ORACLES_NR };
+#undef REPLAY_ENUM_ORACLE
 #undef REPLAY_ENUM_STATE
 #undef REPLAY_ENUM_HEAD
 #undef REPLAY_ENUM_CACHE
@@ -70,19 +77,27 @@ struct replay_arm {
 	enum replay_state state;
 	enum replay_head head;
 	enum replay_cache cache;
+	enum replay_oracle oracle;
 #define REPLAY_WORLD_MEMBER(name, standard, min, max, meaning) double name;
 	REPLAY_WORLD(REPLAY_WORLD_MEMBER)
 #undef REPLAY_WORLD_MEMBER
 };
 
+/* Sent elsewhere: at turn >= 2 than to the engine of the turn before, at turn 1 than to one that
+ * held over 128 tokens more of the prompt. */
+enum replay_offload { REPLAY_STAYED, REPLAY_MIGRATED, REPLAY_OFFLOADED };
+
 /* What became of one turn of the workload; times are nanoseconds of the virtual clock. */
 struct replay_request {
 	uint64_t arrive_ns, first_ns, end_ns;
 	double predicted_ttft_s;
-	double stay_s;            /* of a move: what the step model gave the home it left */
+	double stay_s; /* of an offload: to the first token in a copy of the engine it was not
+			  sent to, run ahead from the decision without later arrivals */
 	uint32_t cached_tokens;   /* as the engine found them */
 	uint32_t best_hit_tokens; /* on any engine, at the decision, truly */
 	uint32_t pulled_tokens;
+	uint32_t held_tokens;  /* by home at the decision, truly; at turn 1: as best_hit_tokens */
+	uint32_t offload;      /* enum replay_offload */
 	uint32_t reason, move; /* of the policy's choice */
 	int16_t engine, home;
 };
@@ -93,6 +108,8 @@ struct replay_run {
 	double most_tokens, fewest_tokens; /* prompt tokens that an engine computed */
 	double end_s;                      /* when the last request ended */
 	uint64_t preemptions, events;
+	double waited_kv_s, waited_budget_s; /* in engines' queues, for what; sum over requests */
+	double held_share; /* of the KV blocks, held by requests: mean over the steps' time */
 };
 
 void replay_arm_init(struct replay_arm *ret_arm);
@@ -154,8 +171,12 @@ static inline enum policy_class replay_class_of(const struct replay_arm *arm,
 	X(migrations_hot, "requests", "of these, hot ones")                                        \
 	X(migrations_forced, "requests", "of these, by the rule before the cost model")            \
 	X(migrations_paid, "requests",                                                             \
-	  "of these, first token before the home left would have "                                 \
-	  "given it by the step model")                                                            \
+	  "of these, first token before a copy of the home left, run ahead from the decision, "    \
+	  "gives it")                                                                              \
+	X(offloads, "requests", "migrations and those at turn 1")                                  \
+	X(offloads_t1, "requests",                                                                 \
+	  "sent elsewhere than where most of the prompt was cached, at turn 1")                    \
+	X(offloads_t1_paid, "requests", "of these, as above")                                      \
 	X(pulls, "requests", "whose prefix came from another engine")                              \
 	X(hit_ratio, "ratio", "prompt tokens that the engines found cached")                       \
 	X(ideal_hit_ratio, "ratio", "that an endless, never missed cache would have held")         \
@@ -163,6 +184,17 @@ static inline enum policy_class replay_class_of(const struct replay_arm *arm,
 	X(floor_mean_s, "s", "TTFT on an empty engine with a perfect cache")                       \
 	X(floor_p90_s, "s", "")                                                                    \
 	X(floor_heavy_t2_mean_s, "s", "")                                                          \
+	X(ideal_mean_s, "s", "TTFT on an empty engine holding what home held at the decision")     \
+	X(ideal_heavy_t2_mean_s, "s", "")                                                          \
+	X(over_ideal, "x", "mean TTFT over mean ideal")                                            \
+	X(heavy_t2_over_ideal, "x", "")                                                            \
+	X(waited_kv_s, "s", "a request, in an engine's queue that KV room holds up")               \
+	X(waited_budget_s, "s", "in one that the step's tokens hold up")                           \
+	X(kv_held, "ratio", "of the KV blocks by live requests, while steps run")                  \
+	X(heavy_t1_tokens, "tokens", "mean prompt of HEAVY turn 1")                                \
+	X(heavy_t2_hit_p10, "ratio", "of a prompt, in a perfect cache")                            \
+	X(heavy_t2_hit_p50, "ratio", "")                                                           \
+	X(heavy_t2_hit_p90, "ratio", "")                                                           \
 	X(prediction_error, "log", "mean |ln(measured / predicted)| of first tokens, 50 ms added") \
 	X(preemptions, "requests", "")                                                             \
 	X(span_s, "s", "until the last answer ended")
@@ -202,11 +234,12 @@ int replay_arm_parse(struct replay_arm *ret_arm, const struct replay_arm *base, 
 const char *replay_preset(size_t i, const char **ret_meaning, unsigned *ret_suites);
 
 /* X(ID, name, meaning) */
-#define REPLAY_SUITES(X)                                                  \
-	X(DESIGN, "design", "the design document's policies and our own") \
-	X(MIGRATION, "migration", "what may move a session, and pulls")   \
-	X(PEERS, "peers", "other dispatchers' rules")                     \
-	X(STATE, "state", "how fresh the state is, and who adds what to it")
+#define REPLAY_SUITES(X)                                                     \
+	X(DESIGN, "design", "the design document's policies and our own")    \
+	X(MIGRATION, "migration", "what may move a session, and pulls")      \
+	X(PEERS, "peers", "other dispatchers' rules")                        \
+	X(STATE, "state", "how fresh the state is, and who adds what to it") \
+	X(ORACLE, "oracle", "what knowing the engines fully would give")
 enum replay_suite {
 #define REPLAY_SUITE_ENUM(id, name, meaning) REPLAY_SUITE_##id,
 	REPLAY_SUITES(REPLAY_SUITE_ENUM)

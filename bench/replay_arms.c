@@ -14,11 +14,13 @@
 #define MIGRATION BIT(MIGRATION)
 #define PEERS     BIT(PEERS)
 #define STATE     BIT(STATE)
+#define ORACLE    BIT(ORACLE)
 
 /* X(name, what it sets, suites, meaning). "A" is the contention model without any rule or discount.
  */
 #define PRESETS(X)                                                                                 \
-	X("linear", "policy=linear+migrate=off", DESIGN | MIGRATION | PEERS, "the baseline")       \
+	X("linear", "policy=linear+migrate=off", DESIGN | MIGRATION | PEERS | ORACLE,              \
+	  "the baseline")                                                                          \
 	X("round-robin", "policy=round-robin", DESIGN, "")                                         \
 	X("least-requests", "policy=least-requests", DESIGN, "")                                   \
 	X("power-of-two", "policy=power-of-two", DESIGN, "")                                       \
@@ -28,7 +30,7 @@
 	X("v3-context", "policy=v3+migrate=off+v3_decode_tokens=context", DESIGN,                  \
 	  "decode tokens read as contexts")                                                        \
 	X("A", "policy=contention+migrate=off+migration_discount=none",                            \
-	  DESIGN | MIGRATION | PEERS | STATE, "contention, nothing else")                          \
+	  DESIGN | MIGRATION | PEERS | STATE | ORACLE, "contention, nothing else")                 \
 	X("A-subtract", "policy=contention+migrate=off+migration_discount=subtract",               \
 	  DESIGN | MIGRATION, "with the design document's discount")                               \
 	X("A-amortise", "policy=contention+migrate=off+migration_discount=amortise", MIGRATION,    \
@@ -51,7 +53,12 @@
 	X("A+B-pending",                                                                           \
 	  "policy=contention+migrate=force+migration_discount=none+migration_trigger=pending",     \
 	  MIGRATION, "forced by the prefill ahead")                                                \
-	X("eft", "policy=eft+migrate=off", DESIGN | MIGRATION | PEERS | STATE, "chooses freely")   \
+	X("eft", "policy=eft+migrate=off", DESIGN | MIGRATION | PEERS | STATE | ORACLE,            \
+	  "chooses freely")                                                                        \
+	X("oracle", "policy=eft+migrate=off+oracle=own", ORACLE,                                   \
+	  "engines' copies run ahead: the earliest first token")                                   \
+	X("oracle-social", "policy=eft+migrate=off+oracle=social", ORACLE,                         \
+	  "the same plus what it adds to all present")                                             \
 	X("eft-priced", "policy=eft+migrate=priced", DESIGN | MIGRATION, "leaves must pay")        \
 	X("eft-uncalibrated", "policy=eft+migrate=off+calibration_max=1", DESIGN, "")              \
 	X("eft-calibration-1.5", "policy=eft+migrate=off+calibration_max=1.5", DESIGN,             \
@@ -100,6 +107,7 @@ static const char *const state_names[] = {
 };
 static const char *const head_names[] = { REPLAY_HEADS(NAME) NULL };
 static const char *const cache_names[] = { REPLAY_CACHES(NAME) NULL };
+static const char *const oracle_names[] = { REPLAY_ORACLES(NAME) NULL };
 const char *const replay_suite_names[] = { REPLAY_SUITES(NAME) NULL };
 #undef NAME
 
@@ -214,21 +222,18 @@ static int set_word(struct replay_arm *arm, const char *key, const char *value, 
 	uint64_t word = 0;
 	int err;
 
-	if (strcmp(key, "state") == 0) {
-		err = word_of(key, value, state_names, &word, why);
-		arm->state = err ? arm->state : (enum replay_state)word;
-		return err;
+#define WORD(name)                                                   \
+	if (strcmp(key, #name) == 0) {                               \
+		err = word_of(key, value, name##_names, &word, why); \
+		if (!err)                                            \
+			arm->name = word;                            \
+		return err;                                          \
 	}
-	if (strcmp(key, "head") == 0) {
-		err = word_of(key, value, head_names, &word, why);
-		arm->head = err ? arm->head : (enum replay_head)word;
-		return err;
-	}
-	if (strcmp(key, "cache") == 0) {
-		err = word_of(key, value, cache_names, &word, why);
-		arm->cache = err ? arm->cache : (enum replay_cache)word;
-		return err;
-	}
+	WORD(state)
+	WORD(head)
+	WORD(cache)
+	WORD(oracle)
+#undef WORD
 	if (strcmp(key, "peer") == 0) {
 		arm->peer = peer_parse(value);
 		return arm->peer < 0 ? complain(why, "there is no peer '%s'", value) : 0;

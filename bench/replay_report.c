@@ -126,8 +126,8 @@ static void print_classes(const struct replay_table *t)
 
 static void print_moves(const struct replay_table *t)
 {
-	printf("%-22s %6s %6s %7s  %6s %6s %6s %6s %6s  %6s %7s %6s\n", "requests", "hot", "victim",
-	       "cand", "moves", "hot", "forced", "paid", "pulls", "hit", "balance", "error");
+	printf("%-22s %6s %6s %7s  %6s %6s %6s %6s %6s %6s  %6s\n", "requests", "hot", "victim",
+	       "cand", "moves", "hot", "forced", "paid", "turn 1", "paid", "pulls");
 	for (size_t i = 0; i < t->arms; i++) {
 		printf("%-22s", t->arm[i].name);
 		print_mean(t, i, REPLAY_hot, 6, 0);
@@ -137,29 +137,62 @@ static void print_moves(const struct replay_table *t)
 		print_mean(t, i, REPLAY_migrations_hot, 6, 1);
 		print_mean(t, i, REPLAY_migrations_forced, 6, 1);
 		print_mean(t, i, REPLAY_migrations_paid, 6, 1);
-		print_mean(t, i, REPLAY_pulls, 6, 1);
-		print_mean(t, i, REPLAY_hit_ratio, 7, 3);
+		print_mean(t, i, REPLAY_offloads_t1, 6, 1);
+		print_mean(t, i, REPLAY_offloads_t1_paid, 6, 1);
+		print_mean(t, i, REPLAY_pulls, 7, 1);
+		putchar('\n');
+	}
+	putchar('\n');
+}
+
+static void print_engines(const struct replay_table *t)
+{
+	printf("%-22s %6s %7s %6s %6s %6s  %6s %6s %6s %6s  %6s\n", "", "hit", "balance", "ideal",
+	       "x", "t>=2 x", "wait", "for KV", "held", "preem.", "error");
+	for (size_t i = 0; i < t->arms; i++) {
+		printf("%-22s", t->arm[i].name);
+		print_mean(t, i, REPLAY_hit_ratio, 6, 3);
 		print_mean(t, i, REPLAY_balance, 7, 2);
-		print_mean(t, i, REPLAY_prediction_error, 6, 2);
+		print_mean(t, i, REPLAY_ideal_mean_s, 6, 2);
+		print_mean(t, i, REPLAY_over_ideal, 6, 2);
+		print_mean(t, i, REPLAY_heavy_t2_over_ideal, 6, 2);
+		print_mean(t, i, REPLAY_waited_budget_s, 7, 2);
+		print_mean(t, i, REPLAY_waited_kv_s, 6, 2);
+		print_mean(t, i, REPLAY_kv_held, 6, 2);
+		print_mean(t, i, REPLAY_preemptions, 6, 1);
+		print_mean(t, i, REPLAY_prediction_error, 7, 2);
 		putchar('\n');
 	}
 }
 
-void replay_report_print(const struct replay_table *t)
+static void print_load(const struct replay_table *t)
 {
+	size_t b = t->base;
+
 	printf("%s: %zu requests a seed, %zu seeds; WARM %.0f, MEDIUM %.0f, HEAVY turn 1 %.0f, "
 	       "later %.0f %%; a perfect cache would hold %.1f %%\n",
-	       t->workload, t->requests, t->seeds,
-	       100 * figure_of(t, t->base, REPLAY_warm_share).mean,
-	       100 * figure_of(t, t->base, REPLAY_medium_share).mean,
-	       100 * figure_of(t, t->base, REPLAY_heavy_t1_share).mean,
-	       100 * figure_of(t, t->base, REPLAY_heavy_t2_share).mean,
-	       100 * figure_of(t, t->base, REPLAY_ideal_hit_ratio).mean);
+	       t->workload, t->requests, t->seeds, 100 * figure_of(t, b, REPLAY_warm_share).mean,
+	       100 * figure_of(t, b, REPLAY_medium_share).mean,
+	       100 * figure_of(t, b, REPLAY_heavy_t1_share).mean,
+	       100 * figure_of(t, b, REPLAY_heavy_t2_share).mean,
+	       100 * figure_of(t, b, REPLAY_ideal_hit_ratio).mean);
+	printf("first prompts of HEAVY sessions %.0f tokens; of their later ones cached at best: "
+	       "%.1f, %.1f, %.1f %% (p10, p50, p90)\n",
+	       figure_of(t, b, REPLAY_heavy_t1_tokens).mean,
+	       100 * figure_of(t, b, REPLAY_heavy_t2_hit_p10).mean,
+	       100 * figure_of(t, b, REPLAY_heavy_t2_hit_p50).mean,
+	       100 * figure_of(t, b, REPLAY_heavy_t2_hit_p90).mean);
+}
+
+void replay_report_print(const struct replay_table *t)
+{
+	print_load(t);
 	printf("mean over seeds +- its standard error; %% against %s, seed by seed\n\n",
 	       t->arm[t->base].name);
 	print_times(t);
 	print_classes(t);
 	print_moves(t);
+	print_engines(t);
 }
 
 /* ---- JSON ---- */

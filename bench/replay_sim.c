@@ -173,6 +173,7 @@ static int arrive(struct sim *s, uint32_t index)
 	s->ids_are = 1;
 	s->run->request[index].arrive_ns = s->now_ns;
 	err = sim_decide(s, index);
+	err = err ? err : sim_measure(s, index);
 	if (err)
 		return err;
 	ledger_dispatch(&s->ledger, &r->ticket, s->now_ns);
@@ -300,6 +301,7 @@ static int begin(struct sim *s, uint64_t seed)
 static void take_totals(struct sim *s)
 {
 	struct replay_run *run = s->run;
+	double busy = 0, held = 0;
 	struct model_figures f;
 
 	run->end_s = (double)(s->now_ns - SIM_BEGIN_NS) * 1e-9;
@@ -310,11 +312,16 @@ static void take_totals(struct sim *s)
 		model_figures_get(s->engine[i].model, &f);
 		computed = (double)f.computed_tokens;
 		run->preemptions += f.preemptions;
+		run->waited_kv_s += (double)f.waited_kv_ns * 1e-9;
+		run->waited_budget_s += (double)f.waited_budget_ns * 1e-9;
+		busy += (double)f.busy_ns * (double)model_blocks_total(s->engine[i].model);
+		held += (double)f.held_block_ns;
 		if (i == 0 || computed > run->most_tokens)
 			run->most_tokens = computed;
 		if (i == 0 || computed < run->fewest_tokens)
 			run->fewest_tokens = computed;
 	}
+	run->held_share = busy > 0 ? held / busy : 0;
 }
 
 /* What must be so when all is over: no request lost, none left in the books. */
@@ -338,9 +345,10 @@ static void check(struct sim *s)
 
 static void fini(struct sim *s)
 {
-	for (unsigned i = 0; i < s->engines; i++)
-		if (s->engine[i].model)
-			model_free(s->engine[i].model);
+	for (unsigned i = 0; i < s->engines; i++) {
+		model_free(s->engine[i].model);
+		model_free(s->scratch[i]);
+	}
 	for (size_t i = 0; s->request && i < s->workload->turns; i++) {
 		free(s->request[i].chain);
 		free(s->request[i].answer);

@@ -40,12 +40,13 @@ struct sim_rate {
 
 struct sim_engine {
 	struct model *model;
-	uint64_t step_begin_ns, step_end_ns; /* MODEL_NEVER = none runs */
-	uint64_t computed_tokens;            /* by the step's begin */
-	struct model_figures shown;          /* what its own metrics say: of the last step's end */
-	struct engine_state state;           /* the agent's record */
-	struct model_figures sampled;        /* all of its figures, truly, when it was sampled, */
-	double sampled_pending_tokens;       /* and what it had to prefill then */
+	uint64_t stalled_until_ns, down_until_ns; /* replay_faults.c */
+	uint64_t step_begin_ns, step_end_ns;      /* MODEL_NEVER = none runs */
+	uint64_t computed_tokens;                 /* by the step's begin */
+	struct model_figures shown;    /* what its own metrics say: of the last step's end */
+	struct engine_state state;     /* the agent's record */
+	struct model_figures sampled;  /* all of its figures, truly, when it was sampled, */
+	double sampled_pending_tokens; /* and what it had to prefill then */
 	struct sim_rate prefill, decode;
 	struct window ttft;
 	struct view_calibration calibration;
@@ -85,6 +86,7 @@ struct sim {
 	size_t sents, sents_old;
 	double window_prefill_s[STATE_ENGINES_MAX];
 	struct policy_choice choice, stay;
+	struct model *scratch[STATE_ENGINES_MAX]; /* engines' copies, to be run ahead */
 	struct ledger ledger;
 };
 
@@ -122,5 +124,11 @@ void sim_view_first_token(struct sim *s, struct sim_engine *e, const struct sim_
 			  double ttft_s, uint32_t cached_tokens);
 void sim_view_finished(struct sim *s, const struct workload_turn *turn, const struct sim_request *r,
 		       const struct model_event *event);
+
+/* replay_oracle.c: engines run ahead from now. The prompt at hand must be that of `index`. */
+int sim_oracle(struct sim *s, uint32_t index, int home, int *ret_engine); /* -1: none can */
+int sim_ahead_ttft(struct sim *s, uint32_t index, unsigned engine, double *ret_s);
+/* Notes what the decision just made is measured by: call before anything is sent. */
+int sim_measure(struct sim *s, uint32_t index);
 
 #endif

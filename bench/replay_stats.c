@@ -29,7 +29,7 @@ struct tally {
 	const struct replay_run *run;
 	const struct replay_arm *arm;
 	const struct workload *w;
-	struct series ttft[GROUPS], floor[GROUPS], tpot, e2e;
+	struct series ttft[GROUPS], floor[GROUPS], tpot, e2e, hits;
 	double *figure;
 };
 
@@ -80,10 +80,27 @@ static double floor_s(const struct tally *t, const struct workload_turn *turn)
 			       turn->prompt_tokens);
 }
 
-static void take_moves(struct tally *t, const struct replay_request *r, int hot, double ttft_s)
+static double ideal_s(const struct tally *t, const struct replay_request *r,
+		      const struct workload_turn *turn)
+{
+	struct model_options options = { .budget_tokens = (uint32_t)t->arm->budget,
+					 .long_prefill_cap = (uint32_t)t->arm->long_prefill_cap };
+
+	return model_prefill_s(t->arm->profile, &options, r->held_tokens, turn->prompt_tokens);
+}
+
+static void take_offload(struct tally *t, const struct replay_request *r, int hot, double ttft_s)
 {
 	double *f = t->figure;
 
+	if (r->offload == REPLAY_STAYED)
+		return;
+	f[REPLAY_offloads]++;
+	if (r->offload == REPLAY_OFFLOADED) {
+		f[REPLAY_offloads_t1]++;
+		f[REPLAY_offloads_t1_paid] += ttft_s < r->stay_s;
+		return;
+	}
 	f[REPLAY_migrations]++;
 	f[REPLAY_migrations_hot] += hot;
 	f[REPLAY_migrations_forced] += r->reason == REASON_FORCED;
@@ -103,6 +120,12 @@ static void take_request(struct tally *t, size_t i)
 	add(&t->ttft[ALL], ttft_s);
 	add(&t->floor[ALL], least_s);
 	add(&t->ttft[group], ttft_s);
+	f[REPLAY_ideal_mean_s] += ideal_s(t, r, turn);
+	f[REPLAY_heavy_t1_tokens] += group == HEAVY && !later ? turn->prompt_tokens : 0;
+	if (candidate) {
+		f[REPLAY_ideal_heavy_t2_mean_s] += ideal_s(t, r, turn);
+		add(&t->hits, (double)turn->ideal_hit_tokens / turn->prompt_tokens);
+	}
 	if (group == HEAVY) {
 		add(&t->ttft[later ? HEAVY_T2 : HEAVY_T1], ttft_s);
 		add(&t->floor[later ? HEAVY_T2 : HEAVY_T1], least_s);
@@ -118,8 +141,7 @@ static void take_request(struct tally *t, size_t i)
 	f[REPLAY_ideal_hit_ratio] += turn->ideal_hit_tokens;
 	f[REPLAY_prediction_error] +=
 		fabs(log((ttft_s + error_pad_s) / (r->predicted_ttft_s + error_pad_s)));
-	if (later && r->home >= 0 && r->home != r->engine)
-		take_moves(t, r, hot, ttft_s);
+	take_offload(t, r, hot, ttft_s);
 }
 
 static void settle_times(struct tally *t)
@@ -149,6 +171,30 @@ static void settle_times(struct tally *t)
 	f[REPLAY_floor_heavy_t2_mean_s] = mean(&t->floor[HEAVY_T2]);
 }
 
+static double over(double sum, double by)
+{
+	return by > 0 ? sum / by : 0;
+}
+
+static void settle_ideal(struct tally *t, double n)
+{
+	double *f = t->figure;
+
+	f[REPLAY_ideal_mean_s] /= n;
+	f[REPLAY_ideal_heavy_t2_mean_s] =
+		over(f[REPLAY_ideal_heavy_t2_mean_s], (double)t->ttft[HEAVY_T2].nr);
+	f[REPLAY_over_ideal] = over(f[REPLAY_ttft_mean_s], f[REPLAY_ideal_mean_s]);
+	f[REPLAY_heavy_t2_over_ideal] =
+		over(f[REPLAY_heavy_t2_mean_s], f[REPLAY_ideal_heavy_t2_mean_s]);
+	f[REPLAY_heavy_t1_tokens] = over(f[REPLAY_heavy_t1_tokens], (double)t->ttft[HEAVY_T1].nr);
+	f[REPLAY_heavy_t2_hit_p10] = quantile(&t->hits, 0.1);
+	f[REPLAY_heavy_t2_hit_p50] = quantile(&t->hits, 0.5);
+	f[REPLAY_heavy_t2_hit_p90] = quantile(&t->hits, 0.9);
+	f[REPLAY_waited_kv_s] = t->run->waited_kv_s / n;
+	f[REPLAY_waited_budget_s] = t->run->waited_budget_s / n;
+	f[REPLAY_kv_held] = t->run->held_share;
+}
+
 static void settle(struct tally *t)
 {
 	const struct replay_run *run = t->run;
@@ -158,6 +204,7 @@ static void settle(struct tally *t)
 		prompt += t->w->turn[i].prompt_tokens;
 	n = n > 0 ? n : 1;
 	settle_times(t);
+	settle_ideal(t, n);
 	f[REPLAY_warm_n] = (double)t->ttft[WARM].nr;
 	f[REPLAY_medium_n] = (double)t->ttft[MEDIUM].nr;
 	f[REPLAY_heavy_n] = (double)t->ttft[HEAVY].nr;
@@ -180,7 +227,7 @@ int replay_figures(const struct replay_run *run, const struct replay_arm *arm,
 	size_t n = workload->turns + 1;
 
 	assert(run->requests == workload->turns);
-	scoped(free_drop) double *room = malloc((2 * GROUPS + 2) * n * sizeof(*room));
+	scoped(free_drop) double *room = malloc((2 * GROUPS + 3) * n * sizeof(*room));
 	if (!room)
 		return -ENOMEM;
 	memset(ret_figure, 0, REPLAY_FIGURES_NR * sizeof(*ret_figure));
@@ -190,6 +237,7 @@ int replay_figures(const struct replay_run *run, const struct replay_arm *arm,
 	}
 	t.tpot.value = room + (size_t)(2 * GROUPS) * n;
 	t.e2e.value = room + (size_t)(2 * GROUPS + 1) * n;
+	t.hits.value = room + (size_t)(2 * GROUPS + 2) * n;
 	for (size_t i = 0; i < workload->turns; i++)
 		take_request(&t, i);
 	settle(&t);

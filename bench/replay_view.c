@@ -304,6 +304,10 @@ int sim_decide(struct sim *s, uint32_t index)
 			    engines, peers, s->engines, &s->choice);
 	else
 		policy_choose(&arm->params, &request, engines, s->engines, &s->choice);
+	if (arm->oracle != REPLAY_ORACLE_OFF)
+		err = sim_oracle(s, index, request.home, &s->choice.engine);
+	if (err)
+		return err;
 	if (s->choice.engine < 0)
 		return -E2BIG;
 	commit(s, index, &request, engines);

@@ -321,6 +321,94 @@ static void a_touched_prompt_outlives_what_came_meanwhile(void **state)
 	assert_true(run.request[3].predicted_ttft_s < 0.5);
 }
 
+/* A long prompt that begins as the session does holds up its home; 8,102 tokens computed again on
+ * the other engine take 1.8 s. */
+static void the_oracle_leaves_home_where_that_is_sooner(void **state)
+{
+	double f[REPLAY_FIGURES_NR];
+
+	(void)state;
+	lone_turn(0, 100, 8000, 2);
+	next_turn(9, 200, 100, 2);
+	lone_turn(10, 100, 60000, 2);
+
+	play("round-robin+engines=2+oracle=own");
+	assert_int_equal(replay_figures(&run, &arm, &w, f), 0);
+
+	assert_int_equal(run.request[2].engine, run.request[0].engine);
+	assert_int_not_equal(run.request[1].engine, run.request[0].engine);
+	assert_true(fabs(ttft_s(1) - model_s(0, 8102)) < 1e-6);
+	assert_int_equal(run.request[1].offload, REPLAY_MIGRATED);
+	assert_true(run.request[1].stay_s > 10);
+	assert_true(f[REPLAY_migrations] == 1 && f[REPLAY_migrations_paid] == 1);
+	assert_true(f[REPLAY_offloads] == 1 && f[REPLAY_offloads_t1] == 0);
+}
+
+/* A copy, run ahead, tells the first token to the nanosecond when nobody else comes. */
+static void what_is_run_ahead_comes_true(void **state)
+{
+	double stayed_s;
+
+	(void)state;
+	lone_turn(0, 100, 20000, 40);
+	next_turn(5, 200, 100, 10);
+
+	play("round-robin+engines=2"); /* turn 2 leaves; where it was, nothing runs */
+	stayed_s = run.request[1].stay_s;
+	assert_int_equal(run.request[1].offload, REPLAY_MIGRATED);
+	assert_int_equal(run.request[1].held_tokens, w.turn[1].ideal_hit_tokens);
+	replay_run_free(&run);
+	replay_arm_init(&arm);
+	play("sticky+engines=2");
+	assert_int_equal(run.request[1].offload, REPLAY_STAYED);
+	assert_true(run.request[1].stay_s == 0);
+	assert_true(fabs(stayed_s - ttft_s(1)) < 1e-9);
+}
+
+/* Two sessions begin alike; the second is sent where none of it is. */
+static void turn_1_elsewhere_than_the_longest_hit_is_an_offload(void **state)
+{
+	double f[REPLAY_FIGURES_NR];
+
+	(void)state;
+	lone_turn(0, 100, 20000, 2);
+	lone_turn(30, 100, 20000, 2);
+
+	play("round-robin+engines=2");
+	assert_int_equal(replay_figures(&run, &arm, &w, f), 0);
+
+	assert_int_equal(run.request[1].offload, REPLAY_OFFLOADED);
+	assert_true(fabs(run.request[1].stay_s - model_s(19984, 20000)) < 1e-6);
+	assert_true(f[REPLAY_offloads] == 1 && f[REPLAY_offloads_t1] == 1);
+	assert_true(f[REPLAY_offloads_t1_paid] == 0 && f[REPLAY_migrations] == 0);
+	/* ideal: the first prompt whole, of the second what is not held where most of it is */
+	assert_true(fabs(f[REPLAY_ideal_mean_s] - (model_s(0, 20000) + model_s(19984, 20000)) / 2) <
+		    1e-9);
+	assert_true(fabs(f[REPLAY_over_ideal] * f[REPLAY_ideal_mean_s] - f[REPLAY_ttft_mean_s]) <
+		    1e-9);
+}
+
+/* One engine decodes four answers, the other one, behind a prefill that a new prompt has to wait
+ * for: its own first token would be earlier beside the four. */
+static void the_social_oracle_spares_those_who_decode(void **state)
+{
+	(void)state;
+	for (unsigned k = 0; k < 2; k++) {
+		lone_turn(4, 100, 500, 300);
+		for (unsigned i = 1; i < 4; i++)
+			lone_turn(4 + 0.2 * i, 100, 500 + i, 300);
+		lone_turn(5, 200, 16000, 2);
+		lone_turn(5.5, 300, 16000, 2);
+		play(k ? "sticky+engines=2+oracle=social" : "sticky+engines=2+oracle=own");
+		assert_int_equal(run.request[1].engine == run.request[0].engine, 1);
+		assert_int_not_equal(run.request[4].engine, run.request[0].engine);
+		assert_int_equal(run.request[5].engine == run.request[0].engine, k == 0);
+		workload_free(&w);
+		replay_run_free(&run);
+		replay_arm_init(&arm);
+	}
+}
+
 static void the_same_seed_gives_the_same_bytes(void **state)
 {
 	struct replay_run first;
@@ -340,9 +428,10 @@ static void the_same_seed_gives_the_same_bytes(void **state)
 static void every_arm_answers_every_request(void **state)
 {
 	static const char *const arms[] = {
-		"round-robin", "power-of-two", "sticky",  "linear",   "v2",           "v3",
-		"A+B-ttft",    "A-amortise",   "eft",     "sglang",   "least-load",   "dynamo",
-		"llm-d",       "preble",       "llumnix", "eft-live", "eft-no-agents"
+		"round-robin", "power-of-two",  "sticky",     "linear",       "v2",
+		"v3",          "A+B-ttft",      "A-amortise", "eft",          "sglang",
+		"least-load",  "dynamo",        "llm-d",      "preble",       "llumnix",
+		"eft-live",    "eft-no-agents", "oracle",     "oracle-social"
 	};
 
 	(void)state;
@@ -477,6 +566,10 @@ int main(void)
 		CLAIM(measured_speeds_show_a_slow_engine),
 		CLAIM(a_small_index_forgets),
 		CLAIM(a_touched_prompt_outlives_what_came_meanwhile),
+		CLAIM(the_oracle_leaves_home_where_that_is_sooner),
+		CLAIM(what_is_run_ahead_comes_true),
+		CLAIM(turn_1_elsewhere_than_the_longest_hit_is_an_offload),
+		CLAIM(the_social_oracle_spares_those_who_decode),
 		CLAIM(the_same_seed_gives_the_same_bytes),
 		CLAIM(every_arm_answers_every_request),
 		CLAIM(nothing_is_faster_than_the_floor),
