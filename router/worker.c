@@ -150,6 +150,7 @@ void worker_engines_changed(struct worker *w)
 			e->drained = mine.drain != 0;
 		memcpy(mine.name, e->at.name, sizeof(mine.name));
 		mine.weight = e->weight;
+		memcpy(mine.url, e->at.url, sizeof(mine.url));
 		router_file_engine_publish(&w->file, e->region_index, &mine);
 	}
 	if (counters_bind(&w->counters, &w->file, names, w->engines_nr) < 0)

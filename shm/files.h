@@ -163,6 +163,7 @@ struct router_engine {
 	char name[FILES_NAME_SIZE]; /* "" = the index is free */
 	uint64_t drain;             /* 1: nothing new goes there */
 	double weight;              /* 1.0 is normal */
+	char url[256];              /* where the router reaches it */
 };
 
 struct router_cursor {

@@ -406,8 +406,10 @@ int router_file_engine_read(const struct router_file *file, unsigned i,
 	if (!slots || i >= STATE_ENGINES_MAX)
 		return -EINVAL;
 	r = SLOT_READ(&slots[i], ret_engine, NULL);
-	if (r == 0)
+	if (r == 0) {
 		ret_engine->name[sizeof(ret_engine->name) - 1] = 0;
+		ret_engine->url[sizeof(ret_engine->url) - 1] = 0;
+	}
 	return r;
 }
 
