@@ -15,6 +15,8 @@ enum {
 	AT_SIZE, /* first digit of a chunk's size */
 	AT_MORE_SIZE,
 	AT_EXTENSION,
+	AT_QUOTED,  /* in a quoted string of an extension: its end must come in this line */
+	AT_ESCAPED, /* after a backslash there */
 	AT_SIZE_LF,
 	AT_DATA,
 	AT_DATA_CR,
@@ -56,6 +58,23 @@ static int end_of_size(struct http_body *body, unsigned char c)
 	return 0;
 }
 
+static int extension_byte(struct http_body *body, unsigned char c)
+{
+	bool control = (c < 0x20 && c != '\t') || c == 0x7f;
+
+	if (control && (c != '\r' || body->state != AT_EXTENSION))
+		return -EPROTO;
+	if (c == '\r')
+		body->state = AT_SIZE_LF;
+	else if (body->state == AT_ESCAPED)
+		body->state = AT_QUOTED;
+	else if (c == '"')
+		body->state = body->state == AT_QUOTED ? AT_EXTENSION : AT_QUOTED;
+	else if (c == '\\' && body->state == AT_QUOTED)
+		body->state = AT_ESCAPED;
+	return 0;
+}
+
 static int size_byte(struct http_body *body, unsigned char c)
 {
 	int digit = hex_digit(c);
@@ -77,11 +96,9 @@ static int size_byte(struct http_body *body, unsigned char c)
 		body->left = body->left << 4 | (uint64_t)digit;
 		return 0;
 	case AT_EXTENSION:
-		if (c == '\r')
-			body->state = AT_SIZE_LF;
-		else if ((c < 0x20 && c != '\t') || c == 0x7f)
-			return -EPROTO;
-		return 0;
+	case AT_QUOTED:
+	case AT_ESCAPED:
+		return extension_byte(body, c);
 	default:
 		if (c != '\n')
 			return -EPROTO;

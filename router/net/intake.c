@@ -99,7 +99,8 @@ static int take_chunked(struct worker *w, struct conn *c, const uint8_t *data, s
 			x->error_text = info->text;
 			return -END_REFUSED;
 		}
-		if (x->received + piece_len > w->set->max_body)
+		/* What the chunk's size announces counts at once. */
+		if (x->received + piece_len + x->in.left > w->set->max_body)
 			return -END_BODY_TOO_LARGE;
 		if (piece_len && (err = store(w, x, piece, piece_len)) < 0)
 			return err;

@@ -85,6 +85,8 @@ static void malformed_chunks_are_refused_however_cut(void **state)
 		"5\r\nhelloX\r\n",
 		"5\rXhello",
 		"5;a\nb\r\n",
+		"5;a=\"b\r\n",
+		"5;a=\"\\\"\r\n",
 		"fffffffffffffffff\r\n",
 		"1000000000000000000\r\n",
 		"5;\x01\r\n",

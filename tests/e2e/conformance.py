@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""HTTP conformance: every case of tests/e2e/http/, on both loops. Names after the file choose."""
+import glob
+import os
+import signal
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from harness import Failed, Test, eventually  # noqa: E402
+from wirecases import Recorder, Stage, read_cases  # noqa: E402
+
+DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "http")
+LIMITS = {"max_body": "1M", "head_timeout": "1s", "body_timeout": "1s", "first_byte_timeout": "1s",
+          "stream_idle_timeout": "1s", "models_period": "1h"}
+LOOPS = ("uring", "epoll")
+
+
+def cases_of(kind):
+    found = []
+    for path in sorted(glob.glob(os.path.join(DATA, kind, "*.txt"))):
+        found += read_cases(path)
+    return found
+
+
+def main():
+    kinds = [(kind, io, case) for io in LOOPS for kind in ("requests", "responses")
+             for case in cases_of(kind) if len(sys.argv) < 2 or case.name in sys.argv[1:]]
+    print(f"1..{len(kinds) + len(LOOPS)}", flush=True)
+    number = failed = 0
+    for io in LOOPS:
+        test = Test(io)
+        recorder = Recorder()
+        args = [w for k, v in LIMITS.items() for w in ("--set", f"{k}={v}")]
+        router = test.router(recorder.url, args=["--io", io] + args)
+        stage = Stage(router.address, recorder)
+        for kind, _, case in (k for k in kinds if k[1] == io):
+            number += 1
+            play = stage.play_request if kind == "requests" else stage.play_response
+            try:
+                complaint = play(case)
+            except (Failed, OSError) as failure:
+                complaint = str(failure)
+            section = " ".join(case.rfc.split(" ")[:2])
+            name = f"{kind[:-1]} {case.name} ({section}, {io})"
+            if complaint is None:
+                print(f"ok {number} - {name}", flush=True)
+            else:
+                failed += 1
+                print(f"not ok {number} - {name}\n# {case.where}: {complaint}", flush=True)
+        number += 1
+        recorder.stop()
+        complaint = test.finish()
+        failed += complaint is not None
+        print(f"{'not ok' if complaint else 'ok'} {number} - the router outlives it all ({io})")
+        if complaint:
+            print(f"# {complaint}", flush=True)
+    signal.alarm(0)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
