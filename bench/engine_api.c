@@ -398,6 +398,30 @@ static void do_lateness(struct conn *c, uint64_t now_ns)
 	json_answer(c, o);
 }
 
+/* Steps take that many times longer from the next one on: {"slowdown": 5}, or the bare number. */
+static void do_slowdown(struct conn *c, uint64_t now_ns)
+{
+	struct out *o = fresh(c);
+	char text[64], *end;
+	size_t n = c->body.len < sizeof(text) - 1 ? c->body.len : sizeof(text) - 1;
+	const char *at;
+	double factor;
+
+	if (c->method == HTTP_METHOD_POST) {
+		memcpy(text, c->body.at, n);
+		text[n] = 0;
+		at = strchr(text, ':') ? strchr(text, ':') + 1 : text;
+		factor = strtod(at, &end);
+		if (end == at || !(factor >= 0.01 && factor <= 1000)) {
+			api_refuse(c, 400, "slowdown", "a factor of 0.01 to 1000 is needed");
+			return;
+		}
+		model_slowdown_set(c->engine->model, factor);
+	}
+	out_fmt(o, "{\"slowdown\":%g}", model_options_of(c->engine->model)->slowdown);
+	json_answer(c, o);
+}
+
 struct endpoint {
 	const char *path;
 	uint8_t get, post; /* which engines have it */
@@ -429,6 +453,7 @@ static const struct endpoint endpoints[] = {
 	{ "/slots", FOR_LLAMA, 0, METRICS_HANDLER_NONE, do_slots },
 	{ "/props", FOR_LLAMA, 0, METRICS_HANDLER_NONE, do_props },
 	{ "/turnward/lateness", FOR_ALL, FOR_ALL, METRICS_HANDLER_NONE, do_lateness },
+	{ "/turnward/slowdown", FOR_ALL, FOR_ALL, METRICS_HANDLER_NONE, do_slowdown },
 };
 
 static void not_found(struct conn *c)

@@ -574,6 +574,12 @@ uint64_t model_begin(struct model *m, uint64_t now_ns)
 	return m->step_end_ns;
 }
 
+void model_slowdown_set(struct model *m, double slowdown)
+{
+	assert(slowdown > 0);
+	m->options.slowdown = slowdown;
+}
+
 void model_stall(struct model *m, uint64_t ns)
 {
 	if (m->step_end_ns != MODEL_NEVER)

@@ -163,6 +163,9 @@ void model_abort(struct model *model, struct model_request *request);
  */
 uint64_t model_begin(struct model *model, uint64_t now_ns);
 
+/* From the next step on every step takes this many times longer. */
+void model_slowdown_set(struct model *model, double slowdown);
+
 /* What runs stands still for so long: the step under way, if there is one, ends later. */
 void model_stall(struct model *model, uint64_t ns);
 

@@ -401,6 +401,21 @@ def the_metrics_page_is_vllms_and_true(t):
 
 
 @case
+def steps_can_be_slowed_down_and_back_while_it_runs(t):
+    e = engine(t, "--speed", "100")
+
+    def busy(factor):
+        told = ask(e.address, "POST", "/turnward/slowdown", str(factor)).json()
+        equal(told, {"slowdown": factor}, "the factor in force")
+        ask(e.address, "POST", "/turnward/lateness")
+        post(e.address, "/v1/completions", prompt="x", max_tokens=50)
+        return ask(e.address, "GET", "/turnward/lateness").json()["busy_s"]
+    normal, slow, again = busy(1), busy(5), busy(1)
+    check(4.9 < slow / normal < 5.1 and 0.9 < again / normal < 1.1, f"{normal} {slow} {again}")
+    equal(ask(e.address, "POST", "/turnward/slowdown", "none").status, 400, "status")
+
+
+@case
 def lateness_is_told_and_reset(t):
     e = engine(t, "--speed", "2")
     post(e.address, "/v1/completions", prompt="x", max_tokens=50)
