@@ -152,6 +152,13 @@ void view_engine_books(const struct view *v, const struct view_engine *engine,
 		p->flags |= POLICY_PROBE;
 	p->staged_rest_tokens = (float)view.staged_rest_tokens;
 	p->oldest_wait_s = (float)view.oldest_wait_s;
+	/* The probe sees waits of others than this router, too. */
+	if (engine->oldest_wait_start_ns && engine->oldest_wait_start_ns < v->now_ns) {
+		double waits_s = (double)(v->now_ns - engine->oldest_wait_start_ns) * 1e-9;
+
+		if (waits_s > view.oldest_wait_s)
+			p->oldest_wait_s = (float)waits_s;
+	}
 }
 
 void view_engine_fill(const struct view *v, const struct view_engine *engine,

@@ -75,6 +75,7 @@ struct view_engine {
 	const struct view_calibration *calibration;
 	double recent_ttft_s; /* ttft_quantile of its window */
 	uint64_t recent_ttft_n;
+	uint64_t oldest_wait_start_ns; /* that the probe sees, 0 = none: the books know theirs */
 	uint32_t hit_tokens;
 };
 
