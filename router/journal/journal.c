@@ -64,6 +64,15 @@ static int counts(const char *const *names, uint64_t value)
 	return 0;
 }
 
+/* Within its bounds; times and rates also as a world up to a thousand times faster or slower has
+ * them. */
+static int real_sound(double value, double min, double max, enum policy_unit unit)
+{
+	double scale = unit == POLICY_PLAIN ? 1 : 1001;
+
+	return value >= min / scale && value <= max * scale;
+}
+
 /* What the policy takes for granted of its inputs. */
 static int inputs_sound(const struct journal_view *view)
 {
@@ -75,6 +84,11 @@ static int inputs_sound(const struct journal_view *view)
 		return 0;
 	POLICY_CHOICE_PARAMS(COUNTS)
 #undef COUNTS
+#define REAL(name, standard, min, max, unit_kind, unit, meaning) \
+	if (!real_sound(params->name, min, max, unit_kind))      \
+		return 0;
+	POLICY_REAL_PARAMS(REAL)
+#undef REAL
 	for (int64_t i = 0; i < nr; i++)
 		for (int64_t k = 0; k < i; k++)
 			if (view->engines[i].id == view->engines[k].id)
@@ -95,7 +109,8 @@ static int sound(const struct journal_view *view)
 	return ends(view->decision->model, sizeof(view->decision->model)) && choice->engine < nr &&
 	       choice->target < nr && choice->runner_up < nr &&
 	       choice->reason < POLICY_REASONS_NR && choice->class < POLICY_CLASSES_NR &&
-	       choice->move < POLICY_MOVES_NR && inputs_sound(view);
+	       choice->move < POLICY_MOVES_NR && choice->trigger < MIGRATION_TRIGGERS_NR &&
+	       inputs_sound(view);
 }
 
 int journal_decision_read(const void *record, size_t size, struct journal_view *ret_view)
