@@ -333,7 +333,7 @@ static int finish(struct recorder *r)
 {
 	int err = 0;
 
-	r->tried_ns = 0;
+	r->tried_ns = r->looked_ns = 0; /* a file that took this one's place just now counts, too */
 	err = step(r);
 	if (!err)
 		err = put_gap(r);

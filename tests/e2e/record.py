@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -54,6 +55,280 @@ def what_was_recorded_is_decided_again_bit_for_bit(t):
     equal(got["prediction"]["n"], 300, "predictions met by an outcome")
     text = t.run("turnward", "replay", path, code=0).out
     contains(text, "300 decisions, each decided the same again, bit for bit")
+
+
+def decide_again(t, path, decisions):
+    """Whole and exact, by this build."""
+    got = replayed(t, path)
+    equal((got["decisions"], got["differ"], got["unreadable"]), (decisions, 0, 0), str(got))
+    return got
+
+
+@case
+def every_policy_is_decided_again_and_told_from_the_others(t):
+    differs = {}
+    base = t.region
+    for name in POLICIES:
+        t.region = os.path.join(base, name)
+        os.mkdir(t.region, 0o750)
+        place, path = World(t, "auto", engines=3, settings=(f"policy={name}",)), t.path(name)
+        process = recorder(t, path)
+        traffic(place, 150)
+        at_rest(place)
+        equal(stopped(process)["decisions"], 150, name)
+        got = decide_again(t, path, 150)
+        equal(got["policies"], {name: 150}, "policies")
+        other = "least-requests" if name != "least-requests" else "eft"
+        told = replayed(t, path, "--policy", other)["other"]
+        equal(told["decisions"], 150, f"{name} against {other}")
+        equal(replayed(t, path, "--policy", name)["other"]["differ"], 0, f"{name} against itself")
+        differs[name] = told["differ"]
+        for program in (place.router, *place.agents, *place.engines):
+            program.stop()
+    t.region = base
+    check(sum(n > 0 for n in differs.values()) >= 5, f"others choose the same: {differs}")
+
+
+@case
+def what_another_policy_would_have_done_is_priced_by_both(t):
+    place, path = World(t, "auto"), t.path("a.twr")
+    process = recorder(t, path)
+    traffic(place, 300)
+    stopped(process)
+    got = replayed(t, path, "--policy", "round-robin")["other"]
+    check(got["differ"] > 0, "round-robin chose the same")
+    equal(sum(c["differ"] for c in got["classes"]), got["differ"] - got["incomparable"], "classes")
+    equal(sum(c["decisions"] for c in got["reasons"]), 300, "reasons")
+    # What the policy in force found cheapest cannot be dearer by its own model, ties apart.
+    check(got["regret"]["own"]["mean_s"] >= 0, f"own regret {got['regret']['own']}")
+    worst = got["top"][0]
+    check(worst["engine"] != worst["other_engine"], "the worst case is none")
+    check(all(a["other_s"] >= b["other_s"] for a, b in zip(got["top"], got["top"][1:])), "order")
+    dearer = replayed(t, path, "--set", "decode_iteration_s=5")["other"]
+    equal(dearer["policy"], "decode_iteration_s=5")
+    text = t.run("turnward", "replay", path, "--policy", "round-robin", code=0).out
+    contains(text, f"round-robin would have chosen another engine in {got['differ']} of 300")
+    contains(text, worst["id"])
+    wrong = t.run("turnward", "replay", path, "--policy", "best", code=2).err
+    contains(wrong, "must be one of")
+    wrong = t.run("turnward", "replay", path, "--set", "max_body=5M", code=2).err
+    contains(wrong, "max_body is no parameter of a recorded decision")
+
+
+@case
+def a_killed_recorder_leaves_a_file_that_is_read(t):
+    place = World(t, "auto")
+    for number in range(4):
+        path = t.path(f"{number}.twr")
+        process = recorder(t, path)
+        storm = place.storm("--requests", 400, "--connections", 12, "--kinds", "chat-stream",
+                            "--body", "2000-9000", "--tokens", "4-8", "--seed", number)
+        eventually(lambda p=path: os.path.getsize(p) > 100000 * (number + 1), 20, "it grows")
+        process.kill()
+        place.told(storm)
+        got = replayed(t, path)
+        check(got["decisions"] > 20 and got["differ"] == 0 and not got["ended"], str(got))
+        equal(got["unreadable"] + got["damaged_bytes"], 0, str(got))
+
+
+@case
+def a_recording_cut_within_a_record_is_read_up_to_it(t):
+    place, path = World(t, "auto", engines=2), t.path("a.twr")
+    traffic(place, 40)
+    stopped(recorder(t, path))
+    with open(path, "rb") as file:
+        whole = file.read()
+    last = 10 ** 9
+    for size in (len(whole) - 1, len(whole) * 2 // 3 + 3, len(whole) // 2, len(whole) // 3 + 1):
+        cut = t.path("cut.twr")
+        with open(cut, "wb") as file:
+            file.write(whole[:size])
+        got = replayed(t, cut)
+        check(got["decisions"] <= last and got["differ"] == 0, str(got))
+        check(got["torn_bytes"] > 0 or not got["ended"], "a cut passed for whole")
+        last = got["decisions"]
+    check(0 < last < 40, f"{last} decisions in a third of the file")
+    with open(cut, "wb") as file:
+        file.write(whole[:-3000] + bytes(64) + whole[-2936:])
+    got = replayed(t, cut)
+    check(got["damaged_bytes"] > 0 and got["ended"], f"damage in the middle: {got}")
+
+
+@case
+def recording_goes_on_over_a_killed_worker_and_a_new_router(t):
+    place, path = World(t, "auto"), t.path("a.twr")
+    process = recorder(t, path)
+    traffic(place, 60)
+    worker = place.worker()
+    os.kill(worker, signal.SIGKILL)
+    eventually(lambda: place.worker() not in (None, worker), 10, "another worker")
+    eventually(lambda: place.metric("agent_attached") == 4, 10, "agents are seen again")
+    traffic(place, 60, "--seed", 2)
+    place.router.stop()
+    place.router = t.router(*[f"e{i}={e.url}" for i, e in enumerate(place.engines)],
+                            args=("--set", "decisions=8192"))  # another ring: the file is replaced
+    eventually(lambda: place.metric("agent_attached") == 4, 10, "agents are seen again")
+    traffic(place, 60, "--seed", 3)
+    told = stopped(process)
+    check(told["decisions"] >= 180 and told["gaps"] == 0, str(told))
+    got = decide_again(t, path, told["decisions"])
+    check(got["sources"] >= 3, f"sources: {got['sources']}")
+
+
+@case
+def a_new_regions_numbers_begin_anew(t):
+    place, path = World(t, "auto", engines=2), t.path("a.twr")
+    process = recorder(t, path)
+    traffic(place, 30)
+    place.router.stop()
+    os.unlink(os.path.join(t.region, "router"))
+    place.router = t.router(*[f"e{i}={e.url}" for i, e in enumerate(place.engines)])
+    eventually(lambda: place.metric("agent_attached") == 2, 10, "agents are seen again")
+    traffic(place, 30, "--seed", 2)
+    eventually(lambda: len([l for l in process.err if l.startswith("recording ")]) == 2, 10,
+               "it has found the new one")
+    told = stopped(process)
+    equal((told["decisions"], told["outcomes"], told["gaps"]), (60, 60, 0), str(told))
+    equal(decide_again(t, path, 60)["prediction"]["n"], 60, "outcomes that met their decision")
+
+
+@case
+def a_recorder_waits_for_a_router(t):
+    path = t.path("a.twr")
+    process = t.start("turnward", "record", "--region", t.region, path, ready="waiting for a router")
+    place = World(t, "auto", engines=2)
+    traffic(place, 20)
+    process.wait_line("recording ")
+    equal(stopped(process)["decisions"], 20, "decisions")
+
+
+@case
+def what_was_overwritten_first_is_a_gap(t):
+    place, path = World(t, "auto", engines=2, settings=("decisions=64",)), t.path("a.twr")
+    process = recorder(t, path)
+    traffic(place, 20)
+    eventually(lambda: os.path.getsize(path) > 20000, 10, "the first are written")
+    process.send_signal(signal.SIGSTOP)
+    traffic(place, 200, "--seed", 2)
+    process.send_signal(signal.SIGCONT)
+    told = stopped(process)
+    check(told["gaps"] == 1 and told["lost"] >= 200 * 2 - 64, str(told))
+    contains("\n".join(process.err), "overwritten before they were read")
+    got = decide_again(t, path, told["decisions"])
+    equal((got["gaps"], got["lost"]), (told["gaps"], told["lost"]), "gaps in the file")
+    equal(got["gap_list"][0]["why"], "overwritten")
+    equal(told["decisions"] + told["outcomes"] + told["lost"], 440, "nothing is unaccounted for")
+
+
+@case
+def a_full_file_makes_room_for_the_next(t):
+    place, path = World(t, "auto", engines=8), t.path("a.twr")
+    process = recorder(t, path, "--max-size", "256K", "--keep", "2")
+    traffic(place, 500)
+    told = stopped(process)
+    parts = sorted(glob.glob(path + "*"))
+    equal(parts, [path, path + ".1", path + ".2"], "files")
+    check(all(os.path.getsize(part) <= 256 * 1024 for part in parts), "larger than asked for")
+    check(told["files"] > 3, str(told))
+    got = replayed(t, path + ".2", path + ".1", path)
+    check(0 < got["decisions"] < 500 and got["differ"] == 0 and got["gaps"] == 0, str(got))
+    again = recorder(t, path, "--keep", "4")  # an earlier recording is kept, too
+    stopped(again)
+    equal(replayed(t, path + ".1")["decisions"], replayed(t, path + ".1")["decisions"])
+    check(os.path.exists(path + ".3"), "it was not moved along")
+
+
+@case
+def what_is_no_recording_is_left_alone(t):
+    World(t, "auto", engines=1)
+    path = t.write("notes", "not to be lost")
+    done = t.run("turnward", "record", "--region", t.region, path, code=1)
+    contains(done.err, "no recording: it is left alone")
+    equal(open(path, encoding="ascii").read(), "not to be lost")
+    first = recorder(t, t.path("a.twr"))
+    done = t.run("turnward", "record", "--region", t.region, t.path("a.twr"), code=1)
+    contains(done.err, "is being written by another recorder")
+    stopped(first)
+    done = t.run("turnward", "replay", path, code=1)
+    contains(done.err, "no recording of turnward")
+    equal(t.run("turnward", "replay", t.path("none"), code=1).out, "")
+
+
+@case
+def a_disk_that_fills_is_told_once_and_tried_again(t):
+    place, path = World(t, "auto", engines=8), t.path("a.twr")
+    process = recorder(t, path)
+    limit = 400 * 1024
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    traffic(place, 300)
+    process.wait_line("cannot write")
+    check(os.path.getsize(path) <= limit, "beyond the limit")
+    got = replayed(t, path)
+    check(got["differ"] == 0 and got["torn_bytes"] == 0, f"not whole while the disk is full: {got}")
+    before = cpu_ticks(process.pid)
+    time.sleep(1.2)
+    check(cpu_ticks(process.pid) - before < 20, "it spins")
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE,
+                     (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    process.wait_line("writing again")
+    told = stopped(process)
+    equal(sum("cannot write" in line for line in process.err), 1, "told once")
+    equal((told["decisions"], told["gaps"]), (300, 0), str(told))
+    decide_again(t, path, 300)
+
+
+def cpu_ticks(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return int(fields[11]) + int(fields[12])
+
+
+@case
+def a_pipe_carries_a_recording(t):
+    place = World(t, "auto", engines=2)
+    traffic(place, 30)
+    turnward = t.program("turnward")
+    done = t.run("sh", "-c", f"timeout -s INT 1 {turnward} record --region {t.region} - | "
+                 f"{turnward} replay - --json", code=0)
+    got = json.loads(done.out)
+    equal((got["decisions"], got["differ"], got["ended"]), (30, 0, True), str(got))
+
+
+def other_builds():
+    """Other builds' `turnward` beside this one, with the compiler that each names."""
+    found = []
+    for place in sorted(glob.glob(os.path.join(os.path.dirname(BUILD), "build*", TURNWARD))):
+        if os.path.realpath(place) != os.path.realpath(os.path.join(BUILD, TURNWARD)):
+            found.append(place)
+    return found
+
+
+@case
+def another_compilers_build_decides_the_same(t):
+    """gcc's recording in clang's build, and a recording by clang's build in gcc's."""
+    place, path = World(t, "auto"), t.path("a.twr")
+    traffic(place, 200)
+    stopped(recorder(t, path))
+    mine, tried = replayed(t, path), set()
+    for other in other_builds():
+        theirs = t.path("theirs.twr")
+        process = t.start(other, "record", "--region", t.region, theirs, ready="recording ")
+        process.send_signal(signal.SIGINT)
+        equal(process.wait(20), 0, f"{other} record")
+        done = t.run("turnward", "replay", theirs, "--json")
+        if "layout" in done.err:
+            continue  # an old build
+        written_by = json.loads(done.out)["written_by"].split(", ")[1].split(" ")[0]
+        for program, file in ((other, path), ("turnward", theirs)):
+            got = t.run(program, "replay", file, "--json", code=0).json()
+            equal((got["decisions"], got["differ"]), (200, 0), f"{program} on {file}")
+        ours = replayed(t, path, "--policy", "linear")["other"]
+        got = t.run(other, "replay", path, "--json", "--policy", "linear", code=0).json()["other"]
+        equal(got, ours, "the other policy's regrets")
+        tried.add(written_by)
+    own = mine["written_by"].split(", ")[1].split(" ")[0]
+    if not tried - {own}:
+        raise Skip("no build by another compiler lies beside this one (tests/run makes build-clang)")
 
 
 main()
