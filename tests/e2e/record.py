@@ -40,13 +40,18 @@ def traffic(world, requests=300, *args):
     return told
 
 
+def settled(place):
+    """Every outcome is in the journal."""
+    eventually(lambda: place.metric("requests_inflight") == 0, 10, "nothing is in flight")
+
+
 @case
 def what_was_recorded_is_decided_again_bit_for_bit(t):
     place, path = World(t, "auto"), t.path("a.twr")
     traffic(place, 50)  # the ring still holds these
     process = recorder(t, path)
     traffic(place, 250)
-    at_rest(place)
+    settled(place)
     told = stopped(process)
     equal((told["decisions"], told["outcomes"], told["gaps"]), (300, 300, 0), str(told))
     got = replayed(t, path)
@@ -74,7 +79,7 @@ def every_policy_is_decided_again_and_told_from_the_others(t):
         place, path = World(t, "auto", engines=3, settings=(f"policy={name}",)), t.path(name)
         process = recorder(t, path)
         traffic(place, 150)
-        at_rest(place)
+        settled(place)
         equal(stopped(process)["decisions"], 150, name)
         got = decide_again(t, path, 150)
         equal(got["policies"], {name: 150}, "policies")
