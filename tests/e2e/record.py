@@ -200,7 +200,8 @@ def a_new_regions_numbers_begin_anew(t):
 @case
 def a_recorder_waits_for_a_router(t):
     path = t.path("a.twr")
-    process = t.start("turnward", "record", "--region", t.region, path, ready="waiting for a router")
+    process = t.start("turnward", "record", "--region", t.region, path,
+                      ready="waiting for a router")
     place = World(t, "auto", engines=2)
     traffic(place, 20)
     process.wait_line("recording ")
@@ -333,7 +334,7 @@ def another_compilers_build_decides_the_same(t):
         tried.add(written_by)
     own = mine["written_by"].split(", ")[1].split(" ")[0]
     if not tried - {own}:
-        raise Skip("no build by another compiler lies beside this one (tests/run makes build-clang)")
+        raise Skip("no other compiler's build lies beside this one (tests/run makes build-clang)")
 
 
 main()
