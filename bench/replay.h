@@ -14,8 +14,10 @@
 
 #include "bench/model/model.h"
 #include "bench/workload.h"
+#include "router/admit/admit.h"
 #include "router/policy/peers.h"
 #include "router/policy/policy.h"
+#include "router/stage/stage.h"
 #include "router/view/rules.h"
 
 enum { REPLAY_NAME_MAX = 96, REPLAY_WHY_MAX = 200 };
@@ -36,6 +38,12 @@ enum { REPLAY_NAME_MAX = 96, REPLAY_WHY_MAX = 200 };
 	X(OFF, "off", "the policy decides")                                   \
 	X(OWN, "own", "where copies run ahead show the first token earliest") \
 	X(SOCIAL, "social", "the same plus what it adds to the answers of all present")
+#define REPLAY_SCHEDULINGS(X)                                  \
+	X(SYNC, "sync", "a step takes whoever came before it") \
+	X(ASYNC, "async", "each step is planned when the one before it begins")
+#define REPLAY_ENUM_SCHEDULING(id, name, meaning) REPLAY_SCHEDULING_##id,
+enum replay_scheduling { REPLAY_SCHEDULINGS(REPLAY_ENUM_SCHEDULING) REPLAY_SCHEDULINGS_NR };
+#undef REPLAY_ENUM_SCHEDULING
 #define REPLAY_ENUM_STATE(id, name, meaning) REPLAY_STATE_##id,
 #define REPLAY_ENUM_HEAD(id, name, meaning)  REPLAY_HEAD_##id,
 #define REPLAY_ENUM_CACHE(id, name, meaning) REPLAY_CACHE_##id,
@@ -65,7 +73,16 @@ enum replay_oracle { REPLAY_ORACLES(REPLAY_ENUM_ORACLE) REPLAY_ORACLES_NR };
 	X(budget, 0, 0, 1e6, "tokens of a step; 0 = the model's 8192")                            \
 	X(kv_tokens, 0, 0, 1e9, "KV capacity; 0 = the profile's")                                 \
 	X(pull_bandwidth, 10e9, 1, 1e13, "bytes/s that a pull really takes place at")             \
-	X(pull_setup, 0.05, 0, 100, "seconds that a pull's set-up really takes")
+	X(pull_setup, 0.05, 0, 100, "seconds that a pull's set-up really takes")                  \
+	X(piece_overhead, 46, 0, 10000,                                                           \
+	  "tokens of a piece that are computed and thrown away: template and a part of a block")  \
+	X(piece_api, 0.015, 0, 10, "seconds before each part of a staged prompt but the first")   \
+	X(pieces_hit, 1, 0, 1, "0: no piece finds the one before it, nor the request any")        \
+	X(evidence, 1, 0, 3, "that pieces hit: 0 none, 1 cached tokens, 2 hit counter, 3 time")   \
+	X(uncuttable, 0, 0, 1, "part of the sessions whose bodies cannot be cut")                 \
+	X(requeue_api, 0.115, 0, 10, "seconds before a prompt taken back is sent again")          \
+	X(calibrate_staged, 0, 0, 1, "1: staged and requeued prompts teach calibration, too")     \
+	X(rescue, 0, 0, 1, "1: who waits for a first token leaves an engine that hangs")
 
 struct replay_arm {
 	char name[REPLAY_NAME_MAX];
@@ -78,6 +95,9 @@ struct replay_arm {
 	enum replay_head head;
 	enum replay_cache cache;
 	enum replay_oracle oracle;
+	enum replay_scheduling scheduling;
+	struct stage_params stage;
+	struct admit_params admit;
 #define REPLAY_WORLD_MEMBER(name, standard, min, max, meaning) double name;
 	REPLAY_WORLD(REPLAY_WORLD_MEMBER)
 #undef REPLAY_WORLD_MEMBER
@@ -102,12 +122,23 @@ struct replay_request {
 	int16_t engine, home;
 };
 
+/* What staging did in a play. */
+struct replay_stage_counts {
+	uint64_t staged, pieces, pieces_done; /* prompts, their pieces, those that came back */
+	uint64_t closes, rescued, guards;     /* guards: times that something was switched off */
+	uint64_t waited;                      /* requests, in the router */
+	double waited_s;
+	uint64_t reason[STAGE_REASONS_NR]; /* why prompts were not cut, or not to the end */
+};
+
 struct replay_run {
 	struct replay_request *request; /* one a turn of the workload, same index */
 	size_t requests;
 	double most_tokens, fewest_tokens; /* prompt tokens that an engine computed */
 	double end_s;                      /* when the last request ended */
 	uint64_t preemptions, events;
+	double computed_tokens;
+	struct replay_stage_counts stage;
 	double waited_kv_s, waited_budget_s; /* in engines' queues, for what; sum over requests */
 	double held_share; /* of the KV blocks, held by requests: mean over the steps' time */
 };
@@ -153,6 +184,7 @@ static inline enum policy_class replay_class_of(const struct replay_arm *arm,
 	X(heavy_mean_s, "s", "of HEAVY ones")                                                      \
 	X(heavy_p90_s, "s", "")                                                                    \
 	X(heavy_t1_mean_s, "s", "of HEAVY ones at turn 1")                                         \
+	X(heavy_t1_p90_s, "s", "")                                                                 \
 	X(heavy_t2_mean_s, "s", "of HEAVY ones at turn >= 2")                                      \
 	X(heavy_t2_p90_s, "s", "")                                                                 \
 	X(warm_n, "requests", "")                                                                  \
@@ -197,6 +229,15 @@ static inline enum policy_class replay_class_of(const struct replay_arm *arm,
 	X(heavy_t2_hit_p90, "ratio", "")                                                           \
 	X(prediction_error, "log", "mean |ln(measured / predicted)| of first tokens, 50 ms added") \
 	X(preemptions, "requests", "")                                                             \
+	X(computed_tokens, "tokens",                                                               \
+	  "of prompts, by all engines, pieces and repetitions included")                           \
+	X(staged, "requests", "sent in pieces")                                                    \
+	X(pieces, "pieces", "")                                                                    \
+	X(closes, "requests", "taken back by requeue")                                             \
+	X(waited, "requests", "in the router, for a cold slot or room")                            \
+	X(waited_mean_s, "s", "of these")                                                          \
+	X(guards, "times", "that staging or requeue was switched off for a while")                 \
+	X(rescued, "requests", "taken off an engine that hung")                                    \
 	X(span_s, "s", "until the last answer ended")
 
 enum replay_figure {
@@ -239,7 +280,8 @@ const char *replay_preset(size_t i, const char **ret_meaning, unsigned *ret_suit
 	X(MIGRATION, "migration", "what may move a session, and pulls")      \
 	X(PEERS, "peers", "other dispatchers' rules")                        \
 	X(STATE, "state", "how fresh the state is, and who adds what to it") \
-	X(ORACLE, "oracle", "what knowing the engines fully would give")
+	X(ORACLE, "oracle", "what knowing the engines fully would give")     \
+	X(STAGE, "stage", "pieces, requeue and the cold slot")
 enum replay_suite {
 #define REPLAY_SUITE_ENUM(id, name, meaning) REPLAY_SUITE_##id,
 	REPLAY_SUITES(REPLAY_SUITE_ENUM)

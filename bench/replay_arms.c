@@ -15,6 +15,7 @@
 #define PEERS     BIT(PEERS)
 #define STATE     BIT(STATE)
 #define ORACLE    BIT(ORACLE)
+#define STAGE     BIT(STAGE)
 
 /* X(name, what it sets, suites, meaning). "A" is the contention model without any rule or discount.
  */
@@ -53,7 +54,7 @@
 	X("A+B-pending",                                                                           \
 	  "policy=contention+migrate=force+migration_discount=none+migration_trigger=pending",     \
 	  MIGRATION, "forced by the prefill ahead")                                                \
-	X("eft", "policy=eft+migrate=off", DESIGN | MIGRATION | PEERS | STATE | ORACLE,            \
+	X("eft", "policy=eft+migrate=off", DESIGN | MIGRATION | PEERS | STATE | STAGE | ORACLE,    \
 	  "chooses freely")                                                                        \
 	X("oracle", "policy=eft+migrate=off+oracle=own", ORACLE,                                   \
 	  "engines' copies run ahead: the earliest first token")                                   \
@@ -65,8 +66,32 @@
 	  "calibration held within 2/3 .. 1.5")                                                    \
 	X("eft-plain-calibration", "policy=eft+migrate=off+calibration_band=0", DESIGN,            \
 	  "no dead band")                                                                          \
-	X("eft+cap", "policy=eft+migrate=off+long_prefill_cap=2048", DESIGN,                       \
+	X("eft+cap", "policy=eft+migrate=off+long_prefill_cap=2048", DESIGN | STAGE,               \
 	  "engines cap long prefills at 2,048 tokens a step")                                      \
+	X("eft-one-cold", "policy=eft+migrate=off+cold_slots=1", STAGE,                            \
+	  "an engine has one cold prompt at a time, sent whole")                                   \
+	X("eft-staged", "policy=eft+migrate=off+cold_slots=1+stage=pieces", DESIGN | STAGE,        \
+	  "cold prompts in pieces, one at a time")                                                 \
+	X("eft-staged-4k",                                                                         \
+	  "policy=eft+migrate=off+cold_slots=1+stage=pieces+piece_tokens=4096+long_tokens=5120",   \
+	  STAGE, "pieces of half a step")                                                          \
+	X("eft-staged-any", "policy=eft+migrate=off+stage=pieces", STAGE,                          \
+	  "in pieces, any number of them at a time")                                               \
+	X("eft-staged+cap",                                                                        \
+	  "policy=eft+migrate=off+cold_slots=1+stage=pieces+long_prefill_cap=2048", STAGE, "")     \
+	X("eft-requeue", "policy=eft+migrate=off+cold_slots=1+stage=requeue", DESIGN | STAGE,      \
+	  "cold prompts give way to others, one at a time")                                        \
+	X("eft-requeue+cap",                                                                       \
+	  "policy=eft+migrate=off+cold_slots=1+stage=requeue+long_prefill_cap=2048", STAGE, "")    \
+	X("eft-staged-uncut", "policy=eft+migrate=off+cold_slots=1+stage=pieces+uncuttable=0.3",   \
+	  STAGE, "three in ten bodies cannot be cut")                                              \
+	X("eft-both", "policy=eft+migrate=off+cold_slots=1+stage=both+uncuttable=0.3", STAGE,      \
+	  "these by requeue")                                                                      \
+	X("eft-staged-missing", "policy=eft+migrate=off+cold_slots=1+stage=pieces+pieces_hit=0",   \
+	  STAGE, "no piece hits: the guard ends it")                                               \
+	X("eft-staged-forced",                                                                     \
+	  "policy=eft+migrate=off+cold_slots=1+stage=pieces+pieces_hit=0+stage_force=1", STAGE,    \
+	  "no piece hits, and no guard")                                                           \
 	X("eft+pull", "policy=eft+migrate=off+kv_transfer=1", MIGRATION, "prefixes pulled")        \
 	X("eft-priced+pull", "policy=eft+migrate=priced+kv_transfer=1", DESIGN | MIGRATION,        \
 	  "prefixes pulled at 10 GB/s, leaves must pay")                                           \
@@ -107,6 +132,7 @@ static const char *const state_names[] = {
 };
 static const char *const head_names[] = { REPLAY_HEADS(NAME) NULL };
 static const char *const cache_names[] = { REPLAY_CACHES(NAME) NULL };
+static const char *const scheduling_names[] = { REPLAY_SCHEDULINGS(NAME) NULL };
 static const char *const oracle_names[] = { REPLAY_ORACLES(NAME) NULL };
 const char *const replay_suite_names[] = { REPLAY_SUITES(NAME) NULL };
 #undef NAME
@@ -133,6 +159,8 @@ void replay_arm_init(struct replay_arm *ret_arm)
 {
 	*ret_arm = (struct replay_arm){ .peer = -1, .profile = model_profile_at(0) };
 	policy_params_init(&ret_arm->params);
+	stage_params_init(&ret_arm->stage);
+	admit_params_init(&ret_arm->admit);
 	rules_init(&ret_arm->rules);
 	peer_params_init(&ret_arm->peer_params);
 #define STANDARD(name_, standard, min, max, meaning) ret_arm->name_ = standard;
@@ -196,6 +224,34 @@ static int set_policy(struct replay_arm *arm, const char *key, const char *value
 	return 0;
 }
 
+/* The same for what is staged and what waits. */
+static int set_stage(struct replay_arm *arm, const char *key, const char *value, char *why,
+		     int *ret_err)
+{
+#define CHOICE(name, names, standard, meaning)                                \
+	if (strcmp(key, #name) == 0) {                                        \
+		*ret_err = word_of(key, value, names, &arm->stage.name, why); \
+		return 1;                                                     \
+	}
+	STAGE_CHOICE_PARAMS(CHOICE)
+#undef CHOICE
+#define REAL(name, standard, min, max, kind, unit, meaning)                        \
+	if (strcmp(key, #name) == 0) {                                             \
+		*ret_err = number_of(key, value, min, max, &arm->stage.name, why); \
+		return 1;                                                          \
+	}
+	STAGE_REAL_PARAMS(REAL)
+#undef REAL
+#define REAL(name, standard, min, max, kind, unit, meaning)                        \
+	if (strcmp(key, #name) == 0) {                                             \
+		*ret_err = number_of(key, value, min, max, &arm->admit.name, why); \
+		return 1;                                                          \
+	}
+	ADMIT_PARAMS(REAL)
+#undef REAL
+	return 0;
+}
+
 static int set_world(struct replay_arm *arm, const char *key, const char *value, char *why,
 		     int *ret_err)
 {
@@ -233,6 +289,7 @@ static int set_word(struct replay_arm *arm, const char *key, const char *value, 
 	WORD(head)
 	WORD(cache)
 	WORD(oracle)
+	WORD(scheduling)
 #undef WORD
 	if (strcmp(key, "peer") == 0) {
 		arm->peer = peer_parse(value);
@@ -255,7 +312,8 @@ int replay_arm_set(struct replay_arm *arm, const char *key, const char *value,
 {
 	int err = 0;
 
-	if (set_policy(arm, key, value, why, &err) || set_world(arm, key, value, why, &err))
+	if (set_policy(arm, key, value, why, &err) || set_stage(arm, key, value, why, &err) ||
+	    set_world(arm, key, value, why, &err))
 		return err;
 	return set_word(arm, key, value, why);
 }

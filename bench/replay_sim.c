@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/replay_sim.h"
+#include "bench/replay_stage.h"
 
 /* ---- the queue of events: a binary heap, equal times in a fixed order ---- */
 
@@ -17,7 +17,13 @@ static int earlier(const struct event *a, const struct event *b)
 	return a->index < b->index;
 }
 
-static int push(struct sim *s, uint64_t at_ns, enum event_kind kind, uint32_t index)
+/* Samples and looks go on for ever: they alone bring nothing to an end. */
+static int leads_on(enum event_kind kind)
+{
+	return kind != EVENT_SAMPLE && kind != EVENT_TICK;
+}
+
+int sim_push(struct sim *s, uint64_t at_ns, enum event_kind kind, uint32_t index)
 {
 	struct event e = { at_ns, kind, index };
 	size_t i = s->events;
@@ -32,7 +38,7 @@ static int push(struct sim *s, uint64_t at_ns, enum event_kind kind, uint32_t in
 		s->events_room = room;
 	}
 	s->events++;
-	s->due += kind != EVENT_SAMPLE;
+	s->due += leads_on(kind);
 	while (i > 0 && earlier(&e, &s->event[(i - 1) / 2])) {
 		s->event[i] = s->event[(i - 1) / 2];
 		i = (i - 1) / 2;
@@ -71,27 +77,39 @@ static int step_begin(struct sim *s, unsigned engine)
 		return 0;
 	model_figures_get(e->model, &f);
 	e->step_begin_ns = s->now_ns;
+	e->step_lasts_ns = end - s->now_ns;
 	e->computed_tokens = f.computed_tokens;
-	return push(s, end, EVENT_STEP, engine);
+	return sim_push(s, end, EVENT_STEP, engine);
 }
 
-/* The request's own bytes reach the engine. */
-static int submit(struct sim *s, uint32_t index)
+void sim_prompt(struct sim *s, uint32_t index)
+{
+	if (s->ids_are && s->ids_of == index)
+		return;
+	workload_prompt(s->workload, &s->workload->turn[index], s->ids);
+	s->ids_of = index;
+	s->ids_are = 1;
+}
+
+int sim_kick(struct sim *s, unsigned engine)
+{
+	return s->engine[engine].step_end_ns == MODEL_NEVER ? step_begin(s, engine) : 0;
+}
+
+int sim_submit(struct sim *s, uint32_t index)
 {
 	const struct workload_turn *turn = &s->workload->turn[index];
 	struct sim_request *r = &s->request[index];
 	struct sim_engine *e = &s->engine[r->ticket.engine];
-	struct model_request *ignored;
+	struct model_request *request;
 
-	if (!s->ids_are || s->ids_of != index) {
-		workload_prompt(s->workload, turn, s->ids);
-		s->ids_of = index;
-		s->ids_are = 1;
+	sim_prompt(s, index);
+	if (!r->answer) { /* it may be sent again */
+		r->answer = malloc(turn->output_tokens * sizeof(*r->answer));
+		if (!r->answer)
+			return -ENOMEM;
+		workload_ids(&turn->answer, r->answer);
 	}
-	r->answer = malloc(turn->output_tokens * sizeof(*r->answer));
-	if (!r->answer)
-		return -ENOMEM;
-	workload_ids(&turn->answer, r->answer);
 	if (r->pulled_tokens)
 		model_import(e->model, 0, s->ids, r->pulled_tokens);
 	struct model_submission submission = { .tag = index,
@@ -99,26 +117,27 @@ static int submit(struct sim *s, uint32_t index)
 					       .prompt_tokens = turn->prompt_tokens,
 					       .output_tokens = turn->output_tokens,
 					       .output = r->answer };
-	int err = model_submit(e->model, &submission, s->now_ns, &ignored);
+	int err = model_submit(e->model, &submission, s->now_ns, &request);
+	if (!err)
+		err = stage_sim_submitted(s, index, request);
 	if (err)
 		return err;
-	return e->step_end_ns == MODEL_NEVER ? step_begin(s, r->ticket.engine) : 0;
+	return sim_kick(s, r->ticket.engine);
 }
 
 /* ---- what comes back ---- */
 
-static void first_token(struct sim *s, uint32_t index, const struct model_event *event)
+static int first_token(struct sim *s, uint32_t index)
 {
 	struct sim_request *r = &s->request[index];
 	struct sim_engine *e = &s->engine[r->ticket.engine];
 	struct replay_request *result = &s->run->request[index];
 
 	result->first_ns = s->now_ns;
-	result->cached_tokens = event->life.cached_tokens;
 	ledger_first_token(&s->ledger, &r->ticket, s->now_ns);
-	sim_view_first_token(s, e, r, (double)(s->now_ns - result->arrive_ns) * 1e-9,
-			     result->cached_tokens);
+	sim_view_first_token(s, e, r, stage_sim_took_s(s, index), result->cached_tokens);
 	prefix_insert(&s->prefix, r->ticket.engine, r->chain, r->chain_nr);
+	return stage_sim_first_token(s, index);
 }
 
 static int finished(struct sim *s, uint32_t index, const struct model_event *event)
@@ -126,6 +145,7 @@ static int finished(struct sim *s, uint32_t index, const struct model_event *eve
 	const struct workload_turn *turn = &s->workload->turn[index];
 	const struct workload_turn *next = index + 1 < s->workload->turns ? turn + 1 : NULL;
 	struct sim_request *r = &s->request[index];
+	int err;
 
 	s->run->request[index].end_ns = s->now_ns;
 	s->left--;
@@ -137,9 +157,24 @@ static int finished(struct sim *s, uint32_t index, const struct model_event *eve
 	free(r->answer);
 	r->chain = NULL;
 	r->answer = NULL;
-	if (!next || next->session != turn->session || next->at_s >= 0)
-		return 0;
-	return push(s, s->now_ns + sim_ns(next->think_s), EVENT_ARRIVE, index + 1);
+	err = stage_sim_finished(s, index, event);
+	if (err || !next || next->session != turn->session || next->at_s >= 0)
+		return err;
+	return sim_push(s, s->now_ns + sim_ns(next->think_s), EVENT_ARRIVE, index + 1);
+}
+
+static int engine_said(struct sim *s, const struct model_event *event)
+{
+	uint32_t index = (uint32_t)event->tag;
+	int piece = (event->tag & SIM_PIECE) != 0;
+
+	if (event->kind == MODEL_STARTED)
+		return stage_sim_started(s, index, event);
+	if (event->kind == MODEL_TOKEN && event->index == 0 && !piece)
+		return first_token(s, index);
+	if (event->kind == MODEL_FINISHED)
+		return piece ? stage_sim_piece_done(s, index, event) : finished(s, index, event);
+	return 0;
 }
 
 static int step_end(struct sim *s, unsigned engine)
@@ -149,15 +184,10 @@ static int step_end(struct sim *s, unsigned engine)
 	size_t nr = model_end(e->model, &events);
 	int err = 0;
 
-	for (size_t i = 0; i < nr && !err; i++) {
-		uint32_t index = (uint32_t)events[i].tag;
-
-		if (events[i].kind == MODEL_TOKEN && events[i].index == 0)
-			first_token(s, index, &events[i]);
-		else if (events[i].kind == MODEL_FINISHED)
-			err = finished(s, index, &events[i]);
-	}
+	for (size_t i = 0; i < nr && !err; i++)
+		err = engine_said(s, &events[i]);
 	sim_view_step(s, e);
+	err = err ? err : stage_sim_step(s, engine);
 	return err ? err : step_begin(s, engine);
 }
 
@@ -165,27 +195,14 @@ static int step_end(struct sim *s, unsigned engine)
 
 static int arrive(struct sim *s, uint32_t index)
 {
-	struct sim_request *r = &s->request[index];
-	int err;
-
-	workload_prompt(s->workload, &s->workload->turn[index], s->ids);
-	s->ids_of = index;
-	s->ids_are = 1;
 	s->run->request[index].arrive_ns = s->now_ns;
-	err = sim_decide(s, index);
-	err = err ? err : sim_measure(s, index);
-	if (err)
-		return err;
-	ledger_dispatch(&s->ledger, &r->ticket, s->now_ns);
-	if (r->pull_s > 0)
-		return push(s, s->now_ns + sim_ns(r->pull_s), EVENT_SUBMIT, index);
-	return submit(s, index);
+	return stage_sim_arrive(s, index);
 }
 
 static int sample(struct sim *s, unsigned engine)
 {
 	sim_view_sample(s, engine);
-	return push(s, s->now_ns + sim_ns(s->arm->sample), EVENT_SAMPLE, engine);
+	return sim_push(s, s->now_ns + sim_ns(s->arm->sample), EVENT_SAMPLE, engine);
 }
 
 static int happen(struct sim *s, const struct event *e)
@@ -196,7 +213,13 @@ static int happen(struct sim *s, const struct event *e)
 	case EVENT_SAMPLE:
 		return sample(s, e->index);
 	case EVENT_SUBMIT:
-		return submit(s, e->index);
+		return sim_submit(s, e->index);
+	case EVENT_PIECE:
+		return stage_sim_piece_due(s, e->index);
+	case EVENT_REQUEUE:
+		return stage_sim_poll(s, e->index);
+	case EVENT_TICK:
+		return stage_sim_tick(s);
 	case EVENT_ARRIVE:
 		return arrive(s, e->index);
 	}
@@ -216,6 +239,7 @@ static int engines_new(struct sim *s)
 			.long_prefill_cap = (uint32_t)arm->long_prefill_cap,
 			.kv_tokens = (uint64_t)arm->kv_tokens,
 			.slowdown = i == 0 ? arm->slow : 1,
+			.async = arm->scheduling == REPLAY_SCHEDULING_ASYNC,
 		};
 
 		s->engine[i].step_end_ns = MODEL_NEVER;
@@ -224,8 +248,8 @@ static int engines_new(struct sim *s)
 			continue;
 		/* Agents have begun before; processes of their own, they sample at other times. */
 		sim_view_sample(s, i);
-		err = push(s, SIM_BEGIN_NS + sim_ns(arm->sample * (i + 1) / s->engines),
-			   EVENT_SAMPLE, i);
+		err = sim_push(s, SIM_BEGIN_NS + sim_ns(arm->sample * (i + 1) / s->engines),
+			       EVENT_SAMPLE, i);
 	}
 	return err;
 }
@@ -264,7 +288,7 @@ static int arrivals(struct sim *s)
 		if (at_s < 0 && turn->turn == 1)
 			at_s = w->session[turn->session].start_s;
 		if (at_s >= 0)
-			err = push(s, SIM_BEGIN_NS + sim_ns(at_s), EVENT_ARRIVE, (uint32_t)i);
+			err = sim_push(s, SIM_BEGIN_NS + sim_ns(at_s), EVENT_ARRIVE, (uint32_t)i);
 	}
 	return err;
 }
@@ -285,8 +309,8 @@ static int begin(struct sim *s, uint64_t seed)
 	ledger_params_init(&s->ledger_params);
 	s->request = calloc(w->turns + 1, sizeof(*s->request));
 	s->session = calloc(w->sessions + 1, sizeof(*s->session));
-	s->ids = malloc(longest * sizeof(*s->ids));
-	s->sent = malloc((w->turns + 1) * sizeof(*s->sent));
+	s->ids = malloc((longest + (size_t)s->arm->piece_overhead) * sizeof(*s->ids));
+	s->sent = malloc(2 * (w->turns + 1) * sizeof(*s->sent)); /* each may be rescued once */
 	s->run->request = calloc(w->turns + 1, sizeof(*s->run->request));
 	s->run->requests = w->turns;
 	if (!s->request || !s->session || !s->ids || !s->sent || !s->run->request)
@@ -295,6 +319,7 @@ static int begin(struct sim *s, uint64_t seed)
 		session_init(&s->session[i], (struct session_time){ .ns = s->now_ns });
 	int err = engines_new(s);
 	err = err ? err : index_new(s);
+	err = err ? err : stage_sim_new(s);
 	return err ? err : arrivals(s);
 }
 
@@ -312,6 +337,7 @@ static void take_totals(struct sim *s)
 		model_figures_get(s->engine[i].model, &f);
 		computed = (double)f.computed_tokens;
 		run->preemptions += f.preemptions;
+		run->computed_tokens += computed;
 		run->waited_kv_s += (double)f.waited_kv_ns * 1e-9;
 		run->waited_budget_s += (double)f.waited_budget_ns * 1e-9;
 		busy += (double)f.busy_ns * (double)model_blocks_total(s->engine[i].model);
@@ -327,15 +353,7 @@ static void take_totals(struct sim *s)
 /* What must be so when all is over: no request lost, none left in the books. */
 static void check(struct sim *s)
 {
-	for (unsigned i = 0; i < s->engines; i++) {
-		struct ledger_sums sums;
-		struct model_figures f;
-
-		ledger_books_get(&s->ledger, i, &sums);
-		model_figures_get(s->engine[i].model, &f);
-		assert(sums.requests == 0 && sums.waiting_tokens == 0 && sums.decoding == 0);
-		assert(sums.dispatched_total == f.submitted && f.submitted == f.finished);
-	}
+	stage_sim_check(s);
 	for (size_t i = 0; i < s->run->requests; i++) {
 		const struct replay_request *r = &s->run->request[i];
 
@@ -353,6 +371,7 @@ static void fini(struct sim *s)
 		free(s->request[i].chain);
 		free(s->request[i].answer);
 	}
+	stage_sim_free(s);
 	free(s->request);
 	free(s->session);
 	free(s->event);
@@ -405,7 +424,7 @@ int replay_play_watched(struct replay_run *ret_run, const struct replay_arm *arm
 		assert(s->due > 0);
 		struct event e = pop(s);
 
-		s->due -= e.kind != EVENT_SAMPLE;
+		s->due -= leads_on(e.kind);
 		assert(e.at_ns >= s->now_ns);
 		show(s, e.at_ns);
 		s->now_ns = e.at_ns;

@@ -25,7 +25,17 @@ enum {
 static_assert(SIM_BLOCK * SIM_TOKEN_BYTES == LIMIT_CONTENT_BLOCK_BYTES, "the index's grain");
 
 /* In the order in which they happen when they fall on the same moment. */
-enum event_kind { EVENT_STEP, EVENT_SAMPLE, EVENT_SUBMIT, EVENT_ARRIVE };
+enum event_kind {
+	EVENT_STEP,
+	EVENT_SAMPLE,
+	EVENT_SUBMIT,
+	EVENT_PIECE,   /* of a staged request: it reaches the engine */
+	EVENT_REQUEUE, /* of an engine: its cold request may have to give way, or come back */
+	EVENT_TICK,    /* a look for engines that hang */
+	EVENT_ARRIVE,
+};
+
+#define SIM_PIECE (1ull << 32) /* in the tag of a piece, beside its request's index */
 
 struct event {
 	uint64_t at_ns;
@@ -42,6 +52,7 @@ struct sim_engine {
 	struct model *model;
 	uint64_t stalled_until_ns, down_until_ns; /* replay_faults.c */
 	uint64_t step_begin_ns, step_end_ns;      /* MODEL_NEVER = none runs */
+	uint64_t step_lasts_ns;                   /* as the step model has it: no stall in it */
 	uint64_t computed_tokens;                 /* by the step's begin */
 	struct model_figures shown;    /* what its own metrics say: of the last step's end */
 	struct engine_state state;     /* the agent's record */
@@ -54,7 +65,7 @@ struct sim_engine {
 
 struct sim_request {
 	struct ledger_ticket ticket;
-	uint64_t *chain; /* of its content blocks, until its first token */
+	uint64_t *chain; /* of its content blocks, until its end */
 	uint32_t chain_nr;
 	uint32_t *answer; /* the model borrows it */
 	uint32_t pulled_tokens;
@@ -70,7 +81,7 @@ struct sim {
 	uint64_t now_ns;
 	struct event *event;
 	size_t events, events_room;
-	size_t due, left; /* events that are no samples; requests not yet answered */
+	size_t due, left; /* events that lead on; requests not yet answered */
 	unsigned engines;
 	struct sim_engine engine[STATE_ENGINES_MAX];
 	struct session *session;     /* as the router's table has them */
@@ -86,6 +97,8 @@ struct sim {
 	size_t sents, sents_old;
 	double window_prefill_s[STATE_ENGINES_MAX];
 	struct policy_choice choice, stay;
+	int waits;                                /* what sim_decide() chose cannot be sent yet */
+	struct sim_stage *stage;                  /* replay_stage.h */
 	struct model *scratch[STATE_ENGINES_MAX]; /* engines' copies, to be run ahead */
 	struct ledger ledger;
 };
@@ -116,8 +129,16 @@ static inline void sim_note_outage(struct sim *s, enum detail_outage kind, unsig
 	detail_watch_outage(s->watch, kind, engine, s->now_ns, until_ns);
 }
 
-/* replay_view.c: what the router knows, and its decision. */
+/* replay_sim.c: what others may do to the world. */
+int sim_push(struct sim *s, uint64_t at_ns, enum event_kind kind, uint32_t index);
+void sim_prompt(struct sim *s, uint32_t index); /* makes it the prompt at hand */
+int sim_submit(struct sim *s, uint32_t index);  /* the request's own bytes reach its engine */
+int sim_kick(struct sim *s, unsigned engine);   /* something was submitted to it */
+
+/* replay_view.c: what the router knows, and its decision; s->waits: it is none yet. */
 int sim_decide(struct sim *s, uint32_t index);
+/* The engine's own metrics count a prefill, a request's or a piece's. */
+void sim_view_computed(struct sim *s, unsigned engine, const struct model_life *life);
 void sim_view_sample(struct sim *s, unsigned engine);
 void sim_view_step(struct sim *s, struct sim_engine *e);
 void sim_view_first_token(struct sim *s, struct sim_engine *e, const struct sim_request *r,

@@ -164,6 +164,7 @@ static void settle_times(struct tally *t)
 	f[REPLAY_heavy_mean_s] = mean(&t->ttft[HEAVY]);
 	f[REPLAY_heavy_p90_s] = quantile(&t->ttft[HEAVY], 0.9);
 	f[REPLAY_heavy_t1_mean_s] = mean(&t->ttft[HEAVY_T1]);
+	f[REPLAY_heavy_t1_p90_s] = quantile(&t->ttft[HEAVY_T1], 0.9);
 	f[REPLAY_heavy_t2_mean_s] = mean(&t->ttft[HEAVY_T2]);
 	f[REPLAY_heavy_t2_p90_s] = quantile(&t->ttft[HEAVY_T2], 0.9);
 	f[REPLAY_floor_mean_s] = mean(&t->floor[ALL]);
@@ -217,6 +218,15 @@ static void settle(struct tally *t)
 	f[REPLAY_prediction_error] /= n;
 	f[REPLAY_balance] = run->fewest_tokens > 0 ? run->most_tokens / run->fewest_tokens : 0;
 	f[REPLAY_preemptions] = (double)run->preemptions;
+	f[REPLAY_computed_tokens] = run->computed_tokens;
+	f[REPLAY_staged] = (double)run->stage.staged;
+	f[REPLAY_pieces] = (double)run->stage.pieces;
+	f[REPLAY_closes] = (double)run->stage.closes;
+	f[REPLAY_waited] = (double)run->stage.waited;
+	f[REPLAY_waited_mean_s] =
+		run->stage.waited ? run->stage.waited_s / (double)run->stage.waited : 0;
+	f[REPLAY_guards] = (double)run->stage.guards;
+	f[REPLAY_rescued] = (double)run->stage.rescued;
 	f[REPLAY_span_s] = run->end_s;
 }
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "bench/replay_sim.h"
+#include "bench/replay_stage.h"
 
 /* Agents' estimates fade by work, and are absent before there was enough (agent/sampler.c). */
 static const double prefill_memory = 65536, prefill_enough = 256;
@@ -290,7 +290,7 @@ int sim_decide(struct sim *s, uint32_t index)
 	struct peer_engine peers[STATE_ENGINES_MAX];
 	uint32_t hit[STATE_ENGINES_MAX];
 	struct policy_request request;
-	int err = chain_of(s, index);
+	int err = s->request[index].chain ? 0 : chain_of(s, index); /* it may be decided again */
 
 	if (err)
 		return err;
@@ -298,6 +298,7 @@ int sim_decide(struct sim *s, uint32_t index)
 	fill_request(s, index, &request);
 	for (unsigned i = 0; i < s->engines; i++)
 		fill_engine(s, i, hit[i], &engines[i]);
+	stage_sim_fill(s, index, engines);
 	fill_peers(s, peers);
 	if (arm->peer >= 0)
 		peer_choose((enum policy_peer)arm->peer, &arm->peer_params, &arm->params, &request,
@@ -310,7 +311,11 @@ int sim_decide(struct sim *s, uint32_t index)
 		return err;
 	if (s->choice.engine < 0)
 		return -E2BIG;
+	s->waits = stage_sim_waits(s, index, &engines[s->choice.engine]);
+	if (s->waits)
+		return 0;
 	commit(s, index, &request, engines);
+	stage_sim_decided(s, index, &engines[s->choice.engine]);
 	return 0;
 }
 
@@ -327,6 +332,14 @@ void sim_view_first_token(struct sim *s, struct sim_engine *e, const struct sim_
 		view_calibration_learn(&e->calibration, &v, r->predicted_raw_s, ttft_s);
 }
 
+/* When it is over. */
+void sim_view_computed(struct sim *s, unsigned engine, const struct model_life *life)
+{
+	rate_add(&s->engine[engine].prefill, prefill_memory,
+		 (double)(life->prompt_tokens - life->cached_tokens),
+		 (double)(life->first_token_ns - life->started_ns) * 1e-9);
+}
+
 void sim_view_finished(struct sim *s, const struct workload_turn *turn, const struct sim_request *r,
 		       const struct model_event *event)
 {
@@ -336,10 +349,7 @@ void sim_view_finished(struct sim *s, const struct workload_turn *turn, const st
 					 .completion_tokens = turn->output_tokens,
 					 .cached_tokens = life->cached_tokens };
 
-	/* The engine counts a request's prefill when it is over. */
-	rate_add(&s->engine[r->ticket.engine].prefill, prefill_memory,
-		 (double)(life->prompt_tokens - life->cached_tokens),
-		 (double)(life->first_token_ns - life->started_ns) * 1e-9);
+	sim_view_computed(s, r->ticket.engine, life);
 	session_answered(&s->session[turn->session], &result,
 			 (struct session_time){ .ns = s->now_ns });
 }

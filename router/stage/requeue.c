@@ -37,6 +37,7 @@ void requeue_sent(struct requeue *rq, struct requeue_cold *cold, unsigned engine
 	cold->engine = engine;
 	cold->uncached_tokens = send->uncached_tokens;
 	cold->step_tokens = send->step_tokens;
+	cold->going_tokens = send->going_tokens;
 	cold->tokens_per_s = send->tokens_per_s;
 	cold->step_s = send->step_s;
 	cold->sent_ns = now_ns;
@@ -100,7 +101,7 @@ static uint64_t ripe_ns(const struct requeue_engine *e, const struct stage_param
 static int worth_it(const struct requeue_cold *cold, const struct stage_params *params,
 		    uint64_t now_ns)
 {
-	double rest = (double)cold->uncached_tokens - computed(cold, now_ns) - cold->step_tokens;
+	double rest = (double)cold->uncached_tokens - computed(cold, now_ns) - cold->going_tokens;
 
 	return cold->closes + 1 < params->requeue_sends &&
 	       rest > params->requeue_rest * cold->step_tokens;

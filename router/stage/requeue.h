@@ -33,8 +33,7 @@ struct requeue_cold {
 	uint32_t owed;            /* who waited when it was closed, and still does */
 	uint32_t uncached_tokens; /* when it was last sent */
 	uint32_t computed_tokens; /* of these, estimated, when it was last closed */
-	uint32_t step_tokens;
-	uint32_t reserved;
+	uint32_t step_tokens, going_tokens;
 	uint64_t sent_ns, start_ns, resend_by_ns;
 	double tokens_per_s, step_s;
 };
@@ -61,6 +60,7 @@ struct requeue {
 /* How the request goes out; all predicted. */
 struct requeue_send {
 	uint32_t uncached_tokens, step_tokens;
+	uint32_t going_tokens; /* computed whenever it is closed: of a step, of two with async */
 	double tokens_per_s, step_s;
 	uint64_t start_ns; /* when what is ahead of it will have been computed */
 };

@@ -151,6 +151,7 @@ void view_engine_books(const struct view *v, const struct view_engine *engine,
 	if (view.probe)
 		p->flags |= POLICY_PROBE;
 	p->staged_rest_tokens = (float)view.staged_rest_tokens;
+	p->requeueable_tokens = (float)view.requeueable_tokens;
 	p->oldest_wait_s = (float)view.oldest_wait_s;
 	/* The probe sees waits of others than this router, too. */
 	if (engine->oldest_wait_start_ns && engine->oldest_wait_start_ns < v->now_ns) {

@@ -18,7 +18,11 @@ static struct requeue_cold cold, *about;
 static struct requeue_pass pass[8];
 /* 40,000 tokens at 4,000 a second: a step takes 2 s. */
 static const struct requeue_send whole = {
-	.uncached_tokens = 40000, .step_tokens = 8000, .tokens_per_s = 4000, .step_s = 2
+	.uncached_tokens = 40000,
+	.step_tokens = 8000,
+	.going_tokens = 8000,
+	.tokens_per_s = 4000,
+	.step_s = 2,
 };
 
 static int setup(void **state)
@@ -73,7 +77,7 @@ static void a_short_step_still_runs_for_the_least_time(void **state)
 
 	(void)state;
 	quick.step_s = 0.1;
-	quick.step_tokens = 400;
+	quick.step_tokens = quick.going_tokens = 400;
 	sent_at(1000, &quick);
 	requeue_enter(&rq, &pass[0], 2);
 	assert_int_equal(poll_at(1399), REQUEUE_NOTHING);
@@ -154,8 +158,12 @@ static void a_prompt_that_is_nearly_done_is_left_alone(void **state)
 	requeue_over(&rq, &cold);
 	queued.start_ns = 4000 * MS; /* it had to wait itself */
 	sent_at(1000, &queued);
+	queued.going_tokens = 20000; /* a plan that is made already */
 	assert_int_equal(poll_at(7000), REQUEUE_CLOSE);
 	assert_int_equal(cold.computed_tokens, 12000);
+	requeue_over(&rq, &cold);
+	sent_at(1000, &queued);
+	assert_int_equal(poll_at(7000), REQUEUE_NOTHING);
 }
 
 static void an_engine_that_loses_what_it_computed_gets_no_more(void **state)
