@@ -11,6 +11,7 @@
 
 static const char *const io_kinds[] = { "auto", "uring", "epoll", NULL };
 static const char *const half_closes[] = { "abort", "continue", NULL };
+static const char *const forwarded[] = { "off", "append", "trust", NULL };
 static const char *const log_levels[] = { "error", "warn", "info", "debug", "trace", NULL };
 static const char *const log_formats[] = { "json", "text", NULL };
 static const char *const engine_kinds[] = { "auto", "vllm", "sglang", "llamacpp", NULL };
@@ -48,6 +49,8 @@ const struct conf_key router_keys[] = {
 	  "a longer body is decided on what was scanned so far, and sent while it arrives" },
 	{ "router", "body_memory", CONF_BYTES, AT(body_memory), "1G", 1 << 20, 1ll << 40, NULL, 0,
 	  "for all request bodies together" },
+	{ "router", "body_rate", CONF_UINT, AT(body_rate), "500", 0, 1e9, NULL, R,
+	  "mean bytes/s that a body must keep once body_timeout is over; 0 is any" },
 	{ "router", "body_timeout", CONF_TIME, AT(body_timeout), "60s", 0.001, 86400, NULL, R,
 	  "longest pause of a client within its body" },
 	{ "router", "client_send_timeout", CONF_TIME, AT(client_send_timeout), "60s", 0.001, 86400,
@@ -68,11 +71,14 @@ const struct conf_key router_keys[] = {
 	  "bearer key that engines want from us; with api_keys it replaces the client's" },
 	{ "router", "first_byte_timeout", CONF_TIME, AT(first_byte_timeout), "600s", 0.001, 86400,
 	  NULL, F, "from dispatch to the engine's first byte, and on to a stream's first token" },
-	{ "router", "forwarded_for", CONF_BOOL, AT(forwarded_for), "no", 0, 0, NULL, R,
-	  "add x-forwarded-for towards engines" },
+	{ "router", "forwarded_for", CONF_CHOICE, AT(forwarded_for), "off", 0, 0, forwarded, R,
+	  "x-forwarded-for: as it came, with the client's address behind it, or that only where "
+	  "no proxy in front has written one" },
 	{ "router", "head_timeout", CONF_TIME, AT(head_timeout), "10s", 0.001, 3600, NULL, R,
 	  "from a request's first byte to the end of its head" },
 	{ "router", "io", CONF_CHOICE, AT(io), "auto", 0, 0, io_kinds, 0, "event loop" },
+	{ "router", "keepalive_comment", CONF_TIME, AT(keepalive_comment), "0", 0, 86400, NULL, R,
+	  "an SSE comment for clients whose stream has been silent this long; 0 is none" },
 	{ "router", "keepalive_timeout", CONF_TIME, AT(keepalive_timeout), "75s", 0, 86400, NULL, R,
 	  "an idle client connection is closed after this" },
 	{ "router", "listen", CONF_TEXT, AT(listen), "127.0.0.1:8080", 0, 0, NULL, 0,
@@ -111,6 +117,8 @@ const struct conf_key router_keys[] = {
 	  NULL, F, "longest pause within an engine's answer once it has begun" },
 	{ "router", "time_scale", CONF_REAL, AT(time_scale), "1", 0.001, 1000, NULL, R,
 	  "for engines this much faster than life: divides their times, multiplies their rates" },
+	{ "router", "via", CONF_TEXT, AT(via), "", 0, 0, NULL, R,
+	  "our name in the Via field of requests and answers; empty adds none" },
 
 	{ "policy", "migration_burst", CONF_REAL, AT(view.migration_burst), "8", 0, 1e6, NULL, R,
 	  "moves that the pool may make at once" },
@@ -331,6 +339,8 @@ static int check_lists(struct router_settings *s, struct conf *conf)
 		return err;
 	for (unsigned i = 0; i < s->paths.nr; i++)
 		s->paths_all |= s->paths.word[i][0] != '/';
+	if (s->via[0] && !header_good(s->via))
+		return complain(conf, "via = %s: must be a token such as turnward", s->via);
 	return split_list(conf, "session_headers", s->session_headers_text, &s->session_headers,
 			  header_good, "header's name");
 }

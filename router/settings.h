@@ -26,6 +26,7 @@ enum {
 };
 
 enum settings_half_close { HALF_CLOSE_ABORT, HALF_CLOSE_CONTINUE };
+enum settings_forwarded { FORWARDED_OFF, FORWARDED_APPEND, FORWARDED_TRUST };
 
 /* An engine as configured; `kind` is in the order of engine_kinds: auto, vllm, sglang, llamacpp. */
 struct settings_engine {
@@ -57,14 +58,18 @@ struct router_settings {
 	int paths_all;
 	char api_keys[SETTINGS_PATH_MAX];
 	char engine_key[SETTINGS_SECRET_MAX];
-	uint64_t debug_headers, forwarded_for, on_half_close, retry_reused;
+	uint64_t debug_headers, on_half_close, retry_reused;
+	uint64_t forwarded_for;      /* enum settings_forwarded */
+	char via[SETTINGS_WORD_MAX]; /* our name in Via; "" = no Via */
 
 	/* Bounds, in bytes and counts. */
 	uint64_t max_body, body_memory, body_cut_through;
 	uint64_t connections_max, ring_entries, receive_buffers, receive_buffer_size;
 	uint64_t sessions, responses, prefix_blocks, decisions;
+	uint64_t body_rate; /* bytes/s; 0 = any */
 
 	/* Time limits, in nanoseconds. */
+	uint64_t keepalive_comment; /* 0 = none */
 	uint64_t connect_timeout, head_timeout, body_timeout, first_byte_timeout;
 	uint64_t stream_idle_timeout, client_send_timeout, keepalive_timeout, engine_idle_timeout;
 	uint64_t drain_timeout, models_period;

@@ -24,8 +24,8 @@ enum {
 	TICK_NS = NS_PER_S,          /* engines, agents, region */
 	PUBLISH_NS = 50 * NS_PER_MS, /* books and own timing */
 	WHEEL_TICK_NS = 4 * NS_PER_MS,
-	/* Files of the region and log, and for each engine its agent's file and our question. */
-	FD_RESERVE = 64 + 2 * STATE_ENGINES_MAX,
+	FD_RESERVE = 32,  /* files of the region, log, loop, listeners, signals */
+	FD_ENGINE = 2,    /* each engine's agent's file and our question to it */
 	NOTE_BYTES = 256, /* of a record in the ledger's ring */
 	LEDGER_NOTES = 4096,
 	CLOCK_EVENTS = 16,       /* deliveries that share one reading of the clock */
@@ -274,9 +274,11 @@ static uint32_t connections_allowed(const struct worker *w)
 {
 	struct rlimit limit;
 	uint64_t n = w->set->connections_max;
+	uint64_t engines = w->set->engines_nr ? w->set->engines_nr : STATE_ENGINES_MAX;
+	uint64_t kept = FD_RESERVE + FD_ENGINE * engines;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-		uint64_t fit = limit.rlim_cur > FD_RESERVE ? (limit.rlim_cur - FD_RESERVE) / 2 : 8;
+		uint64_t fit = limit.rlim_cur > kept + 16 ? (limit.rlim_cur - kept) / 2 : 8;
 
 		if (fit < n)
 			n = fit;
@@ -307,6 +309,15 @@ static void listener_event(struct worker *w, struct listener *l, const struct lo
 	}
 }
 
+/* What stopped for want of descriptors, places or memory, and may go on. */
+static void accept_again(struct worker *w)
+{
+	for (uint32_t i = 0; i < w->listeners_nr; i++)
+		if (!w->listeners[i].accepting &&
+		    (w->listeners[i].admin || !(w->draining || w->full)))
+			accept_on(w, &w->listeners[i]);
+}
+
 static void stop_accepting(struct worker *w)
 {
 	for (uint32_t i = 0; i < w->listeners_nr; i++) {
@@ -314,6 +325,26 @@ static void stop_accepting(struct worker *w)
 			loop_pause(w->loop, w->listeners[i].handle);
 		w->listeners[i].accepting = w->listeners[i].admin;
 	}
+}
+
+void worker_full(struct worker *w)
+{
+	if (w->full)
+		return;
+	w->full = 1;
+	stop_accepting(w);
+	if (w->now_ns < w->accept_said_ns)
+		return;
+	log_say(LOG_WARN, "all %u places for connections are taken: others wait", w->conns_max);
+	w->accept_said_ns = w->now_ns + ACCEPT_SAY_NS;
+}
+
+void worker_room(struct worker *w)
+{
+	if (!w->full)
+		return;
+	w->full = 0;
+	accept_again(w);
 }
 
 static void drain_begin(struct worker *w)
@@ -411,9 +442,7 @@ static void tick(struct worker *w)
 {
 	engines_tick(w);
 	latency_tick(w);
-	for (uint32_t i = 0; i < w->listeners_nr; i++)
-		if (!w->listeners[i].accepting && (!w->draining || w->listeners[i].admin))
-			accept_on(w, &w->listeners[i]);
+	accept_again(w);
 	w->tick_ns = w->now_ns + TICK_NS;
 }
 

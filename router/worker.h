@@ -61,6 +61,7 @@ struct worker {
 	uint64_t started_ns;
 	uint64_t accept_said_ns; /* not before: another word on descriptors that are short */
 	uint8_t draining, stopping;
+	uint8_t full; /* every place for clients is taken: none is accepted */
 	uint64_t drain_until_ns;
 	pid_t supervisor;
 
@@ -127,6 +128,10 @@ int worker_run(const struct router_settings *settings, const struct listener *li
 
 /* An engine was found: gives it its index in the region, its counters, its learnt state. */
 void worker_engines_changed(struct worker *w);
+
+/* The last place for clients was taken; one is free again. */
+void worker_full(struct worker *w);
+void worker_room(struct worker *w);
 
 /* A number for tie breaks and ids: xorshift, seeded at start. */
 uint64_t worker_random(struct worker *w);

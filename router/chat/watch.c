@@ -523,7 +523,7 @@ static void dispatch(struct chat_watch *watch)
 		if (watch->ends)
 			see(watch, CHAT_SEEN_DONE);
 	}
-	watch->data = watch->broken = watch->ends = false;
+	watch->inside = watch->data = watch->broken = watch->ends = false;
 	watch->done_match = 0;
 	watch->root_code = 0;
 	pull_begin(&watch->json);
@@ -612,6 +612,7 @@ static void stream_bytes(struct chat_watch *watch, const uint8_t *p, const uint8
 			continue;
 		}
 		watch->after_cr = false;
+		watch->inside = true;
 		if (watch->line == LINE_NAME) {
 			name_byte(watch, *p++);
 			continue;
@@ -654,6 +655,11 @@ uint32_t chat_watch_end(struct chat_watch *watch)
 		see(watch, CHAT_SEEN_DONE);
 	}
 	return watch->news;
+}
+
+bool chat_watch_between(const struct chat_watch *watch)
+{
+	return watch->mode == CHAT_WATCH_SSE && !watch->inside && !watch->after_cr;
 }
 
 static bool given(const struct chat_watch *watch, enum chat_count which)

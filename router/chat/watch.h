@@ -61,6 +61,7 @@ struct chat_watch {
 	uint8_t mode;
 	uint8_t line; /* where in a line of the stream */
 	uint8_t field_len;
+	bool inside; /* an event (or a comment) has begun and not ended */
 	bool data;   /* the event has a data line */
 	bool broken; /* ... that is not JSON, or no longer */
 	bool ends;   /* ... that ends the stream */
@@ -90,6 +91,9 @@ uint32_t chat_watch_step(struct chat_watch *watch, const void *bytes, size_t len
 
 /* The body has ended: what a last event without its blank line or a document still held. */
 uint32_t chat_watch_end(struct chat_watch *watch);
+
+/* A stream is between two events: a comment put in here breaks none of them. */
+bool chat_watch_between(const struct chat_watch *watch);
 
 /* The counts in one form; false while the answer has not named them. */
 bool chat_watch_usage(const struct chat_watch *watch, struct chat_usage *ret_usage);

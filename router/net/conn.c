@@ -119,6 +119,7 @@ void exchange_end(struct worker *w, struct conn *c, enum conn_end end)
 
 	assert(x && x->conn == c);
 	x->end = end;
+	wheel_disarm(&w->wheel, &c->comment_timer);
 	dispatch_release(w, x);
 	route_ended(w, x);
 	if (x->counted) {
@@ -229,6 +230,7 @@ enum conn_state conn_shut(struct worker *w, struct conn *c)
 {
 	wheel_disarm(&w->wheel, &c->timer);
 	wheel_disarm(&w->wheel, &c->send_timer);
+	wheel_disarm(&w->wheel, &c->comment_timer);
 	loop_close(w->loop, c->handle);
 	return CONN_CLOSE;
 }
@@ -309,6 +311,14 @@ static enum conn_state flushed(struct worker *w, struct conn *c)
 	return CONN_IDLE;
 }
 
+/* Whether one more client may come in; the operator's places are not theirs. */
+static int client_places(const struct worker *w)
+{
+	uint32_t kept = w->conns_max / 8 < ADMIN_SLOTS ? w->conns_max / 8 : ADMIN_SLOTS;
+
+	return w->conns_nr - w->admin_nr + kept < w->conns_max;
+}
+
 static enum conn_state close_done(struct worker *w, struct conn *c, const struct conn_input *in)
 {
 	assert(!c->x);
@@ -324,6 +334,8 @@ static enum conn_state close_done(struct worker *w, struct conn *c, const struct
 	w->conns_free = c;
 	w->conns_nr--;
 	w->admin_nr -= c->admin;
+	if (client_places(w))
+		worker_room(w);
 	return CONN_FREE;
 }
 
@@ -340,7 +352,10 @@ static enum conn_state head_late(struct worker *w, struct conn *c, const struct 
 static enum conn_state body_late(struct worker *w, struct conn *c, const struct conn_input *in)
 {
 	/* Hungry: the router itself did not read on, no fault of the client's. */
-	return exchange_fail(w, c, c->hungry ? END_OVERLOAD : END_BODY_TIMEOUT);
+	return exchange_fail(w, c,
+			     c->hungry          ? END_OVERLOAD
+			     : c->x->pace_short ? END_BODY_RATE
+						: END_BODY_TIMEOUT);
 }
 
 static enum conn_state hold_late(struct worker *w, struct conn *c, const struct conn_input *in)
@@ -549,6 +564,10 @@ void conn_timeout(struct worker *w, struct conn *c, struct wheel_timer *timer)
 		conn_step(w, c, CONN_EV_TIMEOUT, &(struct conn_input){ 0 });
 		return;
 	}
+	if (timer == &c->comment_timer) {
+		relay_comment(w, c);
+		return;
+	}
 	/* The client takes nothing. */
 	if (c->x)
 		exchange_end(w, c, END_CLIENT_STUCK);
@@ -559,10 +578,9 @@ void conn_timeout(struct worker *w, struct conn *c, struct wheel_timer *timer)
 void conn_accept(struct worker *w, int fd, int admin)
 {
 	struct conn *c = w->conns_free;
-	uint32_t kept = w->conns_max / 8 < ADMIN_SLOTS ? w->conns_max / 8 : ADMIN_SLOTS;
 	int one = 1;
 
-	if (!c || (!admin && w->conns_nr - w->admin_nr + kept >= w->conns_max)) {
+	if (!c) { /* one that was accepted in the moment when the last place was taken */
 		count(&w->counters, COUNTER_connections_refused, 1);
 		close(fd);
 		return;
@@ -584,6 +602,8 @@ void conn_accept(struct worker *w, int fd, int admin)
 	c->in_flight = 0;
 	count(&w->counters, COUNTER_connections_accepted, 1);
 	conn_step(w, c, CONN_EV_ACCEPTED, &(struct conn_input){ 0 });
+	if (!client_places(w))
+		worker_full(w);
 }
 
 /* Where not even the eldest finds room, the youngest that waits is refused for it. */
@@ -614,6 +634,7 @@ void conn_feed_hungry(struct worker *w)
 		/* All wait for each other: the eldest gets the rest of the arena, then the next. */
 		if (bodies_beyond(w, HUNGRY_FED_PERCENT))
 			w->eldest = c;
+		intake_pace(w, c->x);
 		intake_read_on(w, c);
 		if (c->hungry)
 			return; /* no memory at all */

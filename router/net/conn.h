@@ -92,6 +92,8 @@ enum conn_outcome { OUTCOME_COMPLETED, OUTCOME_FAILED, OUTCOME_ABORTED };
 	  "the request head did not arrive in time")                                               \
 	X(BODY_TIMEOUT, "body_timeout", FAILED, 408, "invalid_request_error", "body_timeout",      \
 	  "the request body did not arrive in time")                                               \
+	X(BODY_RATE, "body_rate", FAILED, 408, "invalid_request_error", "body_rate",               \
+	  "the request body came too slowly")                                                      \
 	X(CONNECT, "connect", FAILED, 502, "server_error", "engine_unreachable",                   \
 	  "no connection to the engine")                                                           \
 	X(FIRST_BYTE_TIMEOUT, "first_byte_timeout", FAILED, 504, "server_error", "engine_timeout", \
@@ -144,7 +146,7 @@ struct conn {
 	struct chain out, early; /* to the client; read ahead of the current request */
 	struct block *fill;      /* the body block that the loop fills while `filling` */
 	struct exchange *x;
-	struct wheel_timer timer, send_timer;
+	struct wheel_timer timer, send_timer, comment_timer;
 	struct conn *next;        /* free list */
 	struct conn *hungry_next; /* those that wait for room in the body arena */
 };
@@ -169,6 +171,8 @@ struct exchange {
 	uint64_t length;   /* of the body, when framing says so */
 	uint64_t received; /* body bytes so far, decoded */
 	struct http_body in;
+	uint64_t pace_ns, pace_bytes; /* from when and from which byte body_rate counts */
+	uint8_t pace_short;           /* the timer runs for body_rate, not for a pause */
 	struct chain body;
 	struct scan_room *scan; /* while the body is being read */
 	uint64_t bytes_in, bytes_out;
@@ -194,6 +198,8 @@ struct exchange {
 	uint8_t answer_chunked; /* towards the client */
 	uint8_t answer_complete, engine_keep_alive, engine_paused, sse;
 	struct http_body answer;
+	uint8_t comments;  /* the stream can take SSE comments of ours */
+	uint64_t moved_ns; /* when something of the answer last went on */
 	struct chat_watch watch;
 
 	enum conn_end end;

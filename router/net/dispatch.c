@@ -78,12 +78,27 @@ static int client_address(const struct worker *w, const struct conn *c, char tex
 	return 1;
 }
 
+static int adds_address(const struct worker *w, const struct http_head *head)
+{
+	if (w->set->forwarded_for == FORWARDED_TRUST)
+		return !http_head_field(head, HTTP_FIELD_X_FORWARDED_FOR);
+	return w->set->forwarded_for == FORWARDED_APPEND;
+}
+
+const char *via_line(const struct worker *w, unsigned minor, char *text, size_t size)
+{
+	if (!w->set->via[0])
+		return NULL;
+	snprintf(text, size, "Via: 1.%u %s\r\n", minor, w->set->via);
+	return text;
+}
+
 /* The head as the engine gets it, written anew for each engine: its key may differ. */
 static int write_head(struct worker *w, struct exchange *x)
 {
 	struct engine *e = engine_of(w, x);
 	const char *buf = (const char *)x->head->data;
-	char authorization[320], address[ADDR_TEXT_MAX];
+	char authorization[320], address[ADDR_TEXT_MAX], via[SETTINGS_WORD_MAX + 16];
 	struct http_forward how = {
 		.framing = x->framing == HTTP_NO_BODY ? HTTP_NO_BODY : HTTP_LENGTH,
 		.content_length = x->framing == HTTP_LENGTH ? x->length : x->received,
@@ -97,10 +112,11 @@ static int write_head(struct worker *w, struct exchange *x)
 	} else if (w->api_keys.nr) {
 		how.authorization = ""; /* the client's key is ours, not the engine's */
 	}
-	if (w->set->forwarded_for && client_address(w, x->conn, address))
-		how.client_address = address;
 	if (http_request_parse(&w->head, buf, x->head_len) < 0)
 		return -EPROTO;
+	if (adds_address(w, &w->head) && client_address(w, x->conn, address))
+		how.client_address = address;
+	how.extra = via_line(w, w->head.minor, via, sizeof(via));
 	if (!x->out_head)
 		x->out_head = block_take(&w->heads);
 	if (!x->out_head)
@@ -196,7 +212,10 @@ void dispatch_forget_body(struct worker *w, struct exchange *x)
 
 void dispatch_timer(struct worker *w, struct conn *c)
 {
-	client_timer(w, c, c->x->complete ? w->set->first_byte_timeout : w->set->body_timeout);
+	if (c->x->complete)
+		client_timer(w, c, w->set->first_byte_timeout);
+	else
+		intake_body_timer(w, c);
 }
 
 enum conn_state dispatch_up(struct worker *w, struct conn *c, const struct conn_input *in)

@@ -133,6 +133,28 @@ static int take_body(struct worker *w, struct conn *c, const uint8_t *data, size
 	return x->framing == HTTP_NO_BODY || x->received == x->length;
 }
 
+void intake_pace(const struct worker *w, struct exchange *x)
+{
+	x->pace_ns = w->now_ns;
+	x->pace_bytes = x->received;
+}
+
+void intake_body_timer(struct worker *w, struct conn *c)
+{
+	struct exchange *x = c->x;
+	uint64_t after = w->set->body_timeout, rate = w->set->body_rate, due;
+
+	x->pace_short = 0;
+	if (rate && !c->hungry) {
+		due = x->pace_ns + after + (x->received - x->pace_bytes) * NS_PER_S / rate;
+		if (due < w->now_ns + after) {
+			after = due > w->now_ns ? due - w->now_ns : 1;
+			x->pace_short = 1;
+		}
+	}
+	client_timer(w, c, after);
+}
+
 void intake_read_on(struct worker *w, struct conn *c)
 {
 	struct exchange *x = c->x;
@@ -218,7 +240,7 @@ static enum conn_state body_next(struct worker *w, struct conn *c, int got)
 		body_done(w, c);
 		return dispatch_decide(w, c);
 	}
-	client_timer(w, c, w->set->body_timeout);
+	intake_body_timer(w, c);
 	intake_read_on(w, c);
 	if (x->framing == HTTP_LENGTH && x->received >= w->set->body_cut_through) {
 		enum conn_state next;
@@ -311,7 +333,7 @@ static int prepare(struct worker *w, struct exchange *x)
 	return 0;
 }
 
-static void take_over(struct worker *w, struct exchange *x, const struct http_head *head)
+static void take_over(const struct worker *w, struct exchange *x, const struct http_head *head)
 {
 	x->method = head->method;
 	x->minor = head->minor;
@@ -324,6 +346,7 @@ static void take_over(struct worker *w, struct exchange *x, const struct http_he
 	if (x->framing == HTTP_NO_BODY)
 		x->complete = 1;
 	http_body_begin(&x->in, head);
+	intake_pace(w, x);
 }
 
 /* What of the head decides that the body need not be read. 0 or -enum conn_end. */

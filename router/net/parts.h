@@ -45,6 +45,9 @@ conn_action intake_idle_bytes, intake_head_bytes, intake_body_bytes, intake_fill
 void intake_read_on(struct worker *w, struct conn *c);
 /* Where memory is short, what of the body was sent is not kept. */
 void intake_relieve(struct worker *w, struct exchange *x);
+/* body_rate counts from here: the head is read, or the router itself reads on again. */
+void intake_pace(const struct worker *w, struct exchange *x);
+void intake_body_timer(struct worker *w, struct conn *c);    /* for the rest of the body */
 int bodies_beyond(const struct worker *w, unsigned percent); /* of the body arena are in use */
 void scan_release(struct worker *w, struct exchange *x);
 
@@ -57,10 +60,13 @@ void dispatch_forget_body(struct worker *w, struct exchange *x); /* no resend fr
 void dispatch_release(struct worker *w, struct exchange *x);     /* the engine's side, at the end */
 conn_action dispatch_up, dispatch_down, dispatch_closed, dispatch_took, dispatch_broke;
 enum conn_state dispatch_refused(struct worker *w, struct conn *c);
+/* The line that names us in Via, for a message received in HTTP/1.minor; NULL without `via`. */
+const char *via_line(const struct worker *w, unsigned minor, char *text, size_t size);
 
 /* relay.c */
 conn_action relay_head_bytes, relay_bytes, relay_eof;
 void relay_client_took(struct worker *w, struct conn *c);
+void relay_comment(struct worker *w, struct conn *c); /* the comment timer is due */
 
 /* own.c: what the router answers itself on the data port, and the admin listener */
 enum conn_state own_answer(struct worker *w, struct conn *c);

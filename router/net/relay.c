@@ -32,10 +32,11 @@ static void press_back(struct worker *w, struct conn *c)
  */
 static void wait_on(struct worker *w, struct conn *c)
 {
-	const struct exchange *x = c->x;
+	struct exchange *x = c->x;
 	bool token_due = x->generates && x->sse && !x->first_token_ns;
 
 	client_timer(w, c, token_due ? w->set->first_byte_timeout : w->set->stream_idle_timeout);
+	x->moved_ns = w->now_ns;
 }
 
 void relay_client_took(struct worker *w, struct conn *c)
@@ -67,6 +68,27 @@ static int emit(struct worker *w, struct conn *c, const struct iovec *piece, int
 		err = out_append(w, c, "\r\n", 2);
 	x->bytes_out += bytes;
 	return err;
+}
+
+/* A silent stream gets a comment, so that no proxy or client on the way takes it for dead. */
+void relay_comment(struct worker *w, struct conn *c)
+{
+	static const char text[] = ": keepalive\n\n";
+	struct iovec piece = { (void *)text, sizeof(text) - 1 };
+	struct exchange *x = c->x;
+	uint64_t due;
+
+	if (!x || c->state != CONN_RELAY || !x->comments || !w->set->keepalive_comment)
+		return;
+	due = x->moved_ns + w->set->keepalive_comment;
+	if (due <= w->now_ns) {
+		due = w->now_ns + w->set->keepalive_comment;
+		/* A client that takes nothing needs no comment. */
+		if (c->out.bytes == 0 && chat_watch_between(&x->watch) &&
+		    emit(w, c, &piece, 1, piece.iov_len) == 0)
+			out_pump(w, c);
+	}
+	wheel_arm(&w->wheel, &c->comment_timer, due);
 }
 
 static void note(struct worker *w, struct exchange *x, uint32_t news)
@@ -186,6 +208,7 @@ static void head_extra(const struct worker *w, const struct exchange *x, char *o
 			 "x-turnward-predicted-ttft: %.4f\r\n",
 			 w->engines[x->engine].at.name, policy_reason_name(x->route->reason),
 			 x->route->predicted_ttft_s);
+	via_line(w, w->head.minor, out + strlen(out), size - strlen(out));
 }
 
 /* Writes the client's head. 0 or -errno. */
@@ -196,7 +219,7 @@ static int begin(struct worker *w, struct conn *c, const struct http_head *head,
 	struct http_answer how = { .framing = head->framing,
 				   .content_length = head->content_length,
 				   .request_id = x->id };
-	char extra[256];
+	char extra[256 + SETTINGS_WORD_MAX];
 	size_t len;
 	int err;
 
@@ -285,6 +308,10 @@ static enum conn_state head_done(struct worker *w, struct conn *c, const char *b
 	if (begin(w, c, &w->head, buf) < 0)
 		return exchange_fail(w, c, END_ENGINE_GARBAGE);
 	x->answered = 1;
+	x->comments = x->sse && w->head.framing != HTTP_LENGTH && !x->head_only &&
+		      !http_head_field(&w->head, HTTP_FIELD_CONTENT_ENCODING);
+	if (x->comments && w->set->keepalive_comment)
+		wheel_arm(&w->wheel, &c->comment_timer, w->now_ns + w->set->keepalive_comment);
 	return body_bytes(w, c, rest, rest_len);
 }
 

@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""The data path's limits: descriptors, time, Unix sockets and IPv6, what proxies in front wrote."""
+import json
+import os
+import resource
+import socket
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from harness import *  # noqa: E402,F403
+
+LOOPS = ("uring", "epoll")
+STREAM = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+
+
+def on_both_loops(function):
+    for io in LOOPS:
+        def run(t, io=io):
+            function(t, io)
+        run.__name__ = f"{function.__name__}_{io}"
+        case(run)
+    return function
+
+
+def settings(io, **keys):
+    return ["--io", io] + [w for k, v in keys.items() for w in ("--set", f"{k}={v}")]
+
+
+def chat(**more):
+    return dict({"model": "m", "messages": [{"role": "user", "content": "x"}]}, **more)
+
+
+def cpu_s(pid):
+    with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
+        return int(file.read().split()[0]) * 1e-9
+
+
+def worker_of(router):
+    with open(f"/proc/{router.pid}/task/{router.pid}/children", encoding="ascii") as file:
+        return int(file.read().split()[0])
+
+
+# ---- descriptors ----
+
+@on_both_loops
+def few_descriptors_are_told_and_served_within(t, io):
+    engine = t.engine()
+    soft = 256
+    port = t.port()
+    router = t.start("prlimit", f"--nofile={soft}:{soft}", "--", t.program("turnward-router"),
+                     "--listen", f"127.0.0.1:{port}", "--region", t.region, "--engine",
+                     engine.url, *settings(io), ready=lambda: answers(f"127.0.0.1:{port}"))
+    said = router.wait_log("started")
+    allowed = said["connections"]
+    check(0 < allowed < soft, f"{allowed} connections with {soft} descriptors")
+    held = [dial(f"127.0.0.1:{port}") for _ in range(soft)]
+    for wire in held[:10]:  # those that are in are served
+        wire.send(request_bytes("POST", "/v1/chat/completions", chat()))
+        equal(wire.read_response().status, 200)
+    worker = worker_of(router)
+    before, since = cpu_s(worker), time.monotonic()
+    time.sleep(1)
+    share = (cpu_s(worker) - before) / (time.monotonic() - since)
+    check(share < 0.1 * PATIENCE, f"it spins at the limit: {share:.0%} of a core")
+    for wire in held[10:]:
+        wire.close()
+    answer = eventually(lambda: served(f"127.0.0.1:{port}"), 5, "it accepts again")
+    equal(answer.status, 200)
+    for wire in held:
+        wire.close()
+
+
+@on_both_loops
+def descriptors_that_run_out_at_once_stop_nothing_else(t, io):
+    router = t.router(t.engine(), args=settings(io))
+    worker = worker_of(router)
+    kept = dial(router.address)
+    kept.send(request_bytes("POST", "/v1/chat/completions", chat()))
+    equal(kept.read_response().status, 200)
+    _, hard = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+    used = len(os.listdir(f"/proc/{worker}/fd"))
+    resource.prlimit(worker, resource.RLIMIT_NOFILE, (used, hard))
+    held = [dial(router.address) for _ in range(20)]
+    router.wait_line("no connection can be accepted")
+    before, since = cpu_s(worker), time.monotonic()
+    time.sleep(1)
+    share = (cpu_s(worker) - before) / (time.monotonic() - since)
+    check(share < 0.1 * PATIENCE, f"it spins without descriptors: {share:.0%} of a core")
+    kept.send(request_bytes("POST", "/v1/chat/completions", chat()))
+    equal(kept.read_response().status, 200)
+    resource.prlimit(worker, resource.RLIMIT_NOFILE, (hard, hard))
+    held[-1].send(request_bytes("POST", "/v1/chat/completions", chat()))
+    equal(held[-1].read_response().status, 200)
+    said = [l for l in router.err if "no connection can be accepted" in l]
+    check(len(said) <= 1, f"said {len(said)} times")
+    for wire in held + [kept]:
+        wire.close()
+
+
+def served(address):
+    try:
+        return ask(address, "POST", "/v1/chat/completions", chat())
+    except (OSError, Failed):
+        return None
+
+
+# ---- addresses ----
+
+@on_both_loops
+def unix_sockets_serve_on_both_sides(t, io):
+    engine = t.engine(path=t.path("engine.sock"))
+    listen = f"unix:{t.path('router.sock')}"
+    t.start("turnward-router", "--listen", listen, "--region", t.region, "--engine",
+            f"a={engine.url}", *settings(io), ready=lambda: answers(listen))
+    equal(ask(listen, "POST", "/v1/chat/completions", chat()).status, 200)
+    streamed = ask(listen, "POST", "/v1/chat/completions", STREAM)
+    equal(streamed.events[-1], "[DONE]")
+    equal(len(engine.completions()), 2)
+
+
+@on_both_loops
+def ipv6_serves_on_both_sides(t, io):
+    engine = t.engine(family=socket.AF_INET6)
+    port = t.port()
+    t.start("turnward-router", "--listen", f"[::1]:{port}", "--region", t.region, "--engine",
+            engine.url, *settings(io), ready=lambda: answers(f"[::1]:{port}"))
+    equal(ask(f"[::1]:{port}", "POST", "/v1/chat/completions", chat()).status, 200)
+
+
+# ---- what proxies write ----
+
+@on_both_loops
+def forwarded_for_is_added_as_configured(t, io):
+    for how, sent, wanted in (("off", None, []), ("off", "203.0.113.7", ["203.0.113.7"]),
+                              ("append", None, ["127.0.0.1"]),
+                              ("append", "203.0.113.7", ["203.0.113.7, 127.0.0.1"]),
+                              ("trust", None, ["127.0.0.1"]),
+                              ("trust", "203.0.113.7", ["203.0.113.7"])):
+        engine = t.engine()
+        router = t.router(engine, args=settings(io, forwarded_for=how))
+        fields = [("X-Forwarded-For", sent)] if sent else []
+        ask(router.address, "POST", "/v1/chat/completions", chat(), fields)
+        equal(engine.completions()[-1].all("x-forwarded-for"), wanted, f"{how}, sent {sent}")
+        router.stop()
+
+
+@on_both_loops
+def via_names_the_router_both_ways_when_asked(t, io):
+    engine = t.engine()
+    router = t.router(engine, args=settings(io, via="turnward"))
+    answer = ask(router.address, "POST", "/v1/chat/completions", chat(), [("Via", "1.1 front")])
+    equal(engine.completions()[-1].all("via"), ["1.1 front", "1.1 turnward"])
+    equal(answer.all("via"), ["1.1 turnward"])
+
+
+# ---- time ----
+
+@on_both_loops
+def a_body_that_trickles_is_given_up(t, io):
+    engine = t.engine()
+    router = t.router(engine, args=settings(io, body_timeout="400ms", body_rate=1000))
+    wire = dial(router.address)
+    wire.send("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 5000\r\n\r\n")
+    for _ in range(100):  # never silent for long, never fast enough
+        try:
+            wire.send(b"x")
+            time.sleep(0.02)
+        except OSError:
+            break
+    answer = wire.read_response()
+    equal(answer.status, 408)
+    equal(answer.json()["error"]["code"], "body_rate")
+    equal(router.wait_log("request")["end"], "body_rate")
+    equal(engine.completions(), [])
+
+
+@on_both_loops
+def a_body_that_keeps_its_rate_may_take_longer_than_body_timeout(t, io):
+    engine = t.engine()
+    router = t.router(engine, args=settings(io, body_timeout="500ms", body_rate=1000))
+    body = json.dumps(chat(user="x" * 5000)).encode()
+    wire = dial(router.address)
+    wire.send("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
+              f"Content-Length: {len(body)}\r\n\r\n")
+    for at in range(0, len(body), 250):
+        wire.send(body[at:at + 250])
+        time.sleep(0.04)
+    equal(wire.read_response().status, 200)
+
+
+@on_both_loops
+def a_silent_stream_gets_comments_when_asked(t, io):
+    def script(wire, request):
+        wire.send(STREAM_HEAD)
+        time.sleep(0.6)
+        wire.send(token("a"))
+        wire.send(chunk("event: x\n"))  # not between events: no comment here
+        time.sleep(0.6)
+        wire.send(chunk('data: {"choices":[]}\n\n') + DONE)
+        return True
+    router = t.router(t.engine(script), args=settings(io, keepalive_comment="100ms"))
+    answer = ask(router.address, "POST", "/v1/chat/completions", STREAM)
+    check(answer.complete, "the stream is cut")
+    before, _, after = answer.body.partition(b'"content": "a"')
+    check(before.count(b": keepalive\n\n") >= 2, f"no comments while waiting: {before!r}")
+    check(b"event: x\ndata:" in after, f"a comment within an event: {after!r}")
+    equal(answer.events[-1], "[DONE]")
+
+
+@on_both_loops
+def no_comment_is_sent_unasked_or_into_other_answers(t, io):
+    def script(wire, request):
+        if b"stream" in request.body:
+            wire.send(STREAM_HEAD)
+            time.sleep(0.3)
+            wire.send(token("a") + DONE)
+        else:
+            wire.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                      b"Transfer-Encoding: chunked\r\n\r\n")
+            time.sleep(0.3)
+            wire.send(chunk("{}") + LAST_CHUNK)
+        return True
+    engine = t.engine(script)
+    router = t.router(engine, args=settings(io))
+    check(b"keepalive" not in ask(router.address, "POST", "/v1/chat/completions", STREAM).body,
+          "a comment that nobody asked for")
+    router.stop()
+    router = t.router(engine, args=settings(io, keepalive_comment="50ms"))
+    equal(ask(router.address, "POST", "/v1/chat/completions", chat()).body, b"{}")
+
+
+@case
+def a_via_that_is_no_token_is_refused(t):
+    done = t.run("turnward-router", "--set", "via=not a token", code=78)
+    contains(done.err, "via")
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(
+        resource.RLIMIT_NOFILE)[1]))
+    main()
