@@ -72,6 +72,9 @@ enum replay_oracle { REPLAY_ORACLES(REPLAY_ENUM_ORACLE) REPLAY_ORACLES_NR };
 	X(long_prefill_cap, 0, 0, 1e6, "most prompt tokens of one request in a step; 0 = no cap") \
 	X(budget, 0, 0, 1e6, "tokens of a step; 0 = the model's 8192")                            \
 	X(kv_tokens, 0, 0, 1e9, "KV capacity; 0 = the profile's")                                 \
+	X(hold, 0, 0, 3600,                                                                       \
+	  "seconds that a decided request waits in the router before it is sent")                 \
+	X(recheck, 1, 0, 1, "1: it is decided again when it leaves; 0: goes where it was to go")  \
 	X(pull_bandwidth, 10e9, 1, 1e13, "bytes/s that a pull really takes place at")             \
 	X(pull_setup, 0.05, 0, 100, "seconds that a pull's set-up really takes")                  \
 	X(piece_overhead, 46, 0, 10000,                                                           \
@@ -137,6 +140,7 @@ struct replay_run {
 	double most_tokens, fewest_tokens; /* prompt tokens that an engine computed */
 	double end_s;                      /* when the last request ended */
 	uint64_t preemptions, events;
+	uint64_t rerouted; /* held requests that the re-check at commit sent elsewhere */
 	double computed_tokens;
 	struct replay_stage_counts stage;
 	double waited_kv_s, waited_budget_s; /* in engines' queues, for what; sum over requests */
@@ -228,6 +232,7 @@ static inline enum policy_class replay_class_of(const struct replay_arm *arm,
 	X(heavy_t2_hit_p50, "ratio", "")                                                           \
 	X(heavy_t2_hit_p90, "ratio", "")                                                           \
 	X(prediction_error, "log", "mean |ln(measured / predicted)| of first tokens, 50 ms added") \
+	X(rerouted, "requests", "held ones that the re-check at commit sent elsewhere")            \
 	X(preemptions, "requests", "")                                                             \
 	X(computed_tokens, "tokens",                                                               \
 	  "of prompts, by all engines, pieces and repetitions included")                           \

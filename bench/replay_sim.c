@@ -195,8 +195,14 @@ static int step_end(struct sim *s, unsigned engine)
 
 static int arrive(struct sim *s, uint32_t index)
 {
+	int err;
+
 	s->run->request[index].arrive_ns = s->now_ns;
-	return stage_sim_arrive(s, index);
+	if (s->arm->hold == 0)
+		return stage_sim_arrive(s, index);
+	sim_prompt(s, index);
+	err = sim_hold(s, index);
+	return err ? err : sim_push(s, s->now_ns + sim_ns(s->arm->hold), EVENT_RELEASE, index);
 }
 
 static int sample(struct sim *s, unsigned engine)
@@ -220,6 +226,8 @@ static int happen(struct sim *s, const struct event *e)
 		return stage_sim_poll(s, e->index);
 	case EVENT_TICK:
 		return stage_sim_tick(s);
+	case EVENT_RELEASE:
+		return stage_sim_arrive(s, e->index);
 	case EVENT_ARRIVE:
 		return arrive(s, e->index);
 	}
@@ -370,6 +378,7 @@ static void fini(struct sim *s)
 	for (size_t i = 0; s->request && i < s->workload->turns; i++) {
 		free(s->request[i].chain);
 		free(s->request[i].answer);
+		free(s->request[i].held);
 	}
 	stage_sim_free(s);
 	free(s->request);

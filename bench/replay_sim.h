@@ -32,6 +32,7 @@ enum event_kind {
 	EVENT_PIECE,   /* of a staged request: it reaches the engine */
 	EVENT_REQUEUE, /* of an engine: its cold request may have to give way, or come back */
 	EVENT_TICK,    /* a look for engines that hang */
+	EVENT_RELEASE, /* a request that was held after its decision */
 	EVENT_ARRIVE,
 };
 
@@ -71,6 +72,9 @@ struct sim_request {
 	uint32_t pulled_tokens;
 	uint32_t expected_tokens; /* to be found cached */
 	double pull_s, predicted_raw_s, prefill_s;
+	struct policy_choice *held; /* decided and held, not yet committed */
+	uint64_t held_tokens;       /* uncached, as the ledger counts it */
+	uint64_t draw[2];           /* the decision's, for its re-check */
 };
 
 struct sim {
@@ -137,6 +141,8 @@ int sim_kick(struct sim *s, unsigned engine);   /* something was submitted to it
 
 /* replay_view.c: what the router knows, and its decision; s->waits: it is none yet. */
 int sim_decide(struct sim *s, uint32_t index);
+/* Decides and holds; the next sim_decide() of the request is the re-check. */
+int sim_hold(struct sim *s, uint32_t index);
 /* The engine's own metrics count a prefill, a request's or a piece's. */
 void sim_view_computed(struct sim *s, unsigned engine, const struct model_life *life);
 void sim_view_sample(struct sim *s, unsigned engine);

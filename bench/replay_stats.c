@@ -217,6 +217,7 @@ static void settle(struct tally *t)
 	f[REPLAY_ideal_hit_ratio] /= prompt > 0 ? prompt : 1;
 	f[REPLAY_prediction_error] /= n;
 	f[REPLAY_balance] = run->fewest_tokens > 0 ? run->most_tokens / run->fewest_tokens : 0;
+	f[REPLAY_rerouted] = (double)run->rerouted;
 	f[REPLAY_preemptions] = (double)run->preemptions;
 	f[REPLAY_computed_tokens] = run->computed_tokens;
 	f[REPLAY_staged] = (double)run->stage.staged;

@@ -283,39 +283,102 @@ static void commit(struct sim *s, uint32_t index, const struct policy_request *r
 	note_session(s, index);
 }
 
-int sim_decide(struct sim *s, uint32_t index)
-{
-	const struct replay_arm *arm = s->arm;
-	struct policy_engine engines[STATE_ENGINES_MAX];
-	struct peer_engine peers[STATE_ENGINES_MAX];
-	uint32_t hit[STATE_ENGINES_MAX];
+/* All that one decision is made of. */
+struct look {
 	struct policy_request request;
+	struct policy_engine engines[STATE_ENGINES_MAX];
+};
+
+static int look(struct sim *s, uint32_t index, struct look *l)
+{
+	uint32_t hit[STATE_ENGINES_MAX];
 	int err = s->request[index].chain ? 0 : chain_of(s, index); /* it may be decided again */
 
 	if (err)
 		return err;
 	hits(s, index, hit);
-	fill_request(s, index, &request);
+	fill_request(s, index, &l->request);
 	for (unsigned i = 0; i < s->engines; i++)
-		fill_engine(s, i, hit[i], &engines[i]);
-	stage_sim_fill(s, index, engines);
+		fill_engine(s, i, hit[i], &l->engines[i]);
+	stage_sim_fill(s, index, l->engines);
+	return 0;
+}
+
+static int choose(struct sim *s, uint32_t index, const struct look *l)
+{
+	const struct replay_arm *arm = s->arm;
+	struct peer_engine peers[STATE_ENGINES_MAX];
+	int err = 0;
+
 	fill_peers(s, peers);
 	if (arm->peer >= 0)
-		peer_choose((enum policy_peer)arm->peer, &arm->peer_params, &arm->params, &request,
-			    engines, peers, s->engines, &s->choice);
+		peer_choose((enum policy_peer)arm->peer, &arm->peer_params, &arm->params,
+			    &l->request, l->engines, peers, s->engines, &s->choice);
 	else
-		policy_choose(&arm->params, &request, engines, s->engines, &s->choice);
+		policy_choose(&arm->params, &l->request, l->engines, s->engines, &s->choice);
 	if (arm->oracle != REPLAY_ORACLE_OFF)
-		err = sim_oracle(s, index, request.home, &s->choice.engine);
+		err = sim_oracle(s, index, l->request.home, &s->choice.engine);
 	if (err)
 		return err;
-	if (s->choice.engine < 0)
-		return -E2BIG;
-	s->waits = stage_sim_waits(s, index, &engines[s->choice.engine]);
+	return s->choice.engine < 0 ? -E2BIG : 0;
+}
+
+int sim_hold(struct sim *s, uint32_t index)
+{
+	struct sim_request *r = &s->request[index];
+	struct look l;
+	int err = look(s, index, &l);
+
+	err = err ? err : choose(s, index, &l);
+	if (err)
+		return err;
+	r->held = malloc(policy_choice_size(s->engines));
+	if (!r->held)
+		return -ENOMEM;
+	memcpy(r->held, &s->choice, policy_choice_size(s->engines));
+	memcpy(r->draw, l.request.random, sizeof(r->draw));
+	r->held_tokens = l.request.prompt_tokens - l.engines[s->choice.engine].hit_tokens;
+	ledger_held(&s->ledger, (unsigned)s->choice.engine, 1, (int64_t)r->held_tokens);
+	return 0;
+}
+
+/* Of what was held: its own hold is taken back first, it must not be what sends it away. */
+static int choose_again(struct sim *s, uint32_t index, struct look *l)
+{
+	struct sim_request *r = &s->request[index];
+	int err;
+
+	ledger_held(&s->ledger, (unsigned)r->held->engine, -1, -(int64_t)r->held_tokens);
+	err = look(s, index, l);
+	memcpy(l->request.random, r->draw, sizeof(r->draw));
+	if (!err && s->arm->recheck != 0 && s->arm->peer < 0)
+		s->run->rerouted += (uint64_t)policy_reprice(
+			&s->arm->params, &l->request, l->engines, s->engines, r->held, &s->choice);
+	else
+		memcpy(&s->choice, r->held, policy_choice_size(s->engines));
+	free(r->held);
+	r->held = NULL;
+	return err ? err : s->choice.engine < 0 ? -E2BIG : 0;
+}
+
+int sim_decide(struct sim *s, uint32_t index)
+{
+	struct look l;
+	int err;
+
+	if (s->request[index].held) {
+		err = choose_again(s, index, &l);
+	} else {
+		err = look(s, index, &l);
+		err = err ? err : choose(s, index, &l);
+	}
+	if (err)
+		return err;
+	s->waits = stage_sim_waits(s, index, &l.engines[s->choice.engine]);
 	if (s->waits)
 		return 0;
-	commit(s, index, &request, engines);
-	stage_sim_decided(s, index, &engines[s->choice.engine]);
+	commit(s, index, &l.request, l.engines);
+	stage_sim_decided(s, index, &l.engines[s->choice.engine]);
 	return 0;
 }
 

@@ -549,6 +549,33 @@ static void every_preset_can_be_parsed(void **state)
 	}
 }
 
+/* Six equal prompts, all decided before the first is sent: each alone sees two empty engines. */
+static void play_held(const char *text, unsigned ret_sent[2])
+{
+	teardown(NULL);
+	setup(NULL);
+	for (uint64_t i = 0; i < 6; i++)
+		lone_turn(0.01 * (double)i, 100 * (i + 1), 5000, 50);
+	play(text);
+	ret_sent[0] = ret_sent[1] = 0;
+	for (size_t i = 0; i < 6; i++)
+		ret_sent[run.request[i].engine]++;
+}
+
+static void a_held_request_is_decided_again_when_it_leaves(void **state)
+{
+	unsigned sent[2];
+
+	(void)state;
+	play_held("eft+engines=2+hold=1+recheck=0", sent);
+	assert_int_equal(run.rerouted, 0);
+	assert_int_not_equal(sent[0], 3); /* as drawn */
+	play_held("eft+engines=2+hold=1", sent);
+	assert_int_equal(sent[0], 3);
+	assert_true(run.rerouted > 0);
+	assert_true(ttft_s(0) > 1 + model_s(0, 5000) - 1e-6);
+}
+
 int main(void)
 {
 #define CLAIM(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -578,6 +605,7 @@ int main(void)
 		CLAIM(means_and_their_errors),
 		CLAIM(an_arms_text_says_all_of_it),
 		CLAIM(every_preset_can_be_parsed),
+		CLAIM(a_held_request_is_decided_again_when_it_leaves),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
