@@ -287,6 +287,22 @@ static void an_engine_without_an_agent_has_our_own_books(void **context)
 	ledger_end(&ledger, &sent, LEDGER_COMPLETED, v.now_ns);
 }
 
+static void a_wait_that_only_the_probe_sees_is_a_wait(void **context)
+{
+	struct view_engine seen = { .index = 4, .state = &state, .calibration = &calibration };
+	struct policy_engine p;
+
+	(void)context;
+	view_engine_fill(&v, &seen, &p);
+	assert_true(p.oldest_wait_s == 0);
+	seen.oldest_wait_start_ns = v.now_ns - 7 * S;
+	view_engine_fill(&v, &seen, &p);
+	assert_true(p.oldest_wait_s == 7);
+	seen.oldest_wait_start_ns = v.now_ns + S; /* of a clock read since */
+	view_engine_fill(&v, &seen, &p);
+	assert_true(p.oldest_wait_s == 0);
+}
+
 static void a_record_brings_speeds_and_room_and_foreign_requests(void **context)
 {
 	struct policy_engine p;
@@ -428,6 +444,7 @@ int main(void)
 		TEST(an_answer_is_expected_as_long_as_the_session_s_and_as_allowed),
 		TEST(a_request_tells_of_its_session_s_moves),
 		TEST(an_engine_without_an_agent_has_our_own_books),
+		TEST(a_wait_that_only_the_probe_sees_is_a_wait),
 		TEST(a_record_brings_speeds_and_room_and_foreign_requests),
 		TEST(a_budget_starts_empty_fills_by_rate_and_holds_the_burst),
 		TEST(a_move_leaves_a_home_that_it_could_have_kept),
