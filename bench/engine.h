@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "bench/engine_metrics.h"
 #include "bench/engine_out.h"
@@ -156,6 +157,7 @@ struct engine_world {
 	struct tokenizer_memory *memory;
 	struct out scratch;
 	uint64_t start_ns, start_wall_ns;
+	FILE *stamps; /* when first tokens were written, a line each; NULL = none */
 	bool stopping;
 };
 

@@ -1,6 +1,8 @@
 /* From a request to its answer: the prompt into the model, each of its tokens onto the connection.
  */
+#include <arpa/inet.h>
 #include <errno.h>
+#include <sys/socket.h>
 
 #include "bench/engine.h"
 #include "shm/base/clock.h"
@@ -388,6 +390,19 @@ static double output_ms(const struct ask *a)
 	       a->engine->world->options.speed;
 }
 
+/* The moment before the first token goes out, for who compares clocks along its way. */
+static void stamp(const struct conn *c)
+{
+	const struct engine_world *w = c->engine->world;
+	struct sockaddr_in peer = { 0 };
+	socklen_t len = sizeof(peer);
+
+	if (!w->stamps || getpeername(loop_fd(w->loop, c->handle), (struct sockaddr *)&peer, &len))
+		return;
+	fprintf(w->stamps, "{\"port\":%u,\"client_port\":%u,\"token_ns\":%llu}\n", c->engine->port,
+		ntohs(peer.sin_port), (unsigned long long)clock_ns());
+}
+
 void answer_token(struct ask *a, uint32_t id, bool last)
 {
 	struct conn *c = a->conn;
@@ -402,6 +417,8 @@ void answer_token(struct ask *a, uint32_t id, bool last)
 	if (c->reply.stream)
 		reply_token(&c->reply, &c->pending, a->choice, text,
 			    tokenizer_text_of(NULL, id, text), last);
+	if (a->emitted == 1 && c->reply.stream)
+		stamp(c);
 	if (last) {
 		choice->ask = NULL;
 		a->conn = NULL;

@@ -35,6 +35,7 @@
 	X(REFUSE, "refuse-after", "N", "stop listening after N requests for tokens")             \
 	X(FAIL, "fail-head", "N", "close every N-th request for tokens unanswered")              \
 	X(CUT, "cut-after", "N", "break streams off after N tokens")                             \
+	X(STAMPS, "stamps", "FILE", NULL)                                                        \
 	X(IO, "io", "LOOP", NULL /* hidden: --help fits a screen */)                             \
 	X(REALTIME, "realtime", NULL, "SCHED_FIFO where permitted: GPUs need no host CPU")
 #define OPTION_ENUM(id, name, value, help) OPTION_##id,
@@ -57,7 +58,7 @@ static const char *const heads[] = { "vllm", "sglang", "llamacpp", NULL };
 struct setup {
 	uint16_t port_first, ports;
 	struct in_addr host;
-	const char *profiles, *heads, *slowdowns;
+	const char *profiles, *heads, *slowdowns, *stamps;
 	enum loop_kind io;
 	bool realtime;
 	struct engine_options engine;
@@ -128,6 +129,9 @@ static void option_take(struct setup *s, int id, const char *value)
 		break;
 	case OPTION_SLOWDOWN:
 		s->slowdowns = value;
+		break;
+	case OPTION_STAMPS:
+		s->stamps = value;
 		break;
 	case OPTION_REALTIME:
 		s->realtime = true;
@@ -308,6 +312,12 @@ static int world_open(struct engine_world *w, const struct setup *s)
 	w->memory = calloc(1, sizeof(*w->memory));
 	if (!w->conn || !w->memory)
 		return -ENOMEM;
+	if (s->stamps && !(w->stamps = fopen(s->stamps, "we"))) {
+		log_say(LOG_ERROR, "--stamps %s: %s", s->stamps, strerror(errno));
+		return -errno;
+	}
+	if (w->stamps)
+		setvbuf(w->stamps, NULL, _IOLBF, 0);
 	const struct loop_params params = { .kind = s->io,
 					    .handles_max = w->conns_max + ENGINES_MAX + 8,
 					    .buffers = 64,
@@ -335,6 +345,8 @@ static int world_open(struct engine_world *w, const struct setup *s)
 
 static void world_close(struct engine_world *w)
 {
+	if (w->stamps)
+		fclose(w->stamps);
 	loop_free(w->loop);
 	for (unsigned i = 0; i < ENGINES_MAX; i++) {
 		struct engine *e = &w->engine[i];
