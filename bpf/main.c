@@ -112,8 +112,9 @@ struct daemon {
 	struct latency_record records[STATE_ENGINES_MAX];
 	struct probe_counters counters;
 	uint64_t now_ns;
-	uint64_t taken_ns;   /* a record came last */
-	uint64_t publish_ns; /* done last */
+	uint64_t taken_ns;     /* a record came last */
+	uint64_t taken, ended; /* records, and those of them that end a request */
+	uint64_t publish_ns;   /* done last */
 	uint64_t tick_ns, show_ns;
 	uint8_t news;    /* records came since the last publishing */
 	int outside_pid; /* a router that was said to be outside the cgroup */
@@ -287,7 +288,11 @@ static void take_record(void *context, const struct probe_record *record)
 
 	d->news = 1;
 	d->taken_ns = d->now_ns;
-	if (collect_take(&d->collect, record, d->now_ns) && d->options.samples)
+	d->taken++;
+	if (!collect_take(&d->collect, record, d->now_ns))
+		return;
+	d->ended++;
+	if (d->options.samples)
 		samples_put(&d->samples, line,
 			    collect_sample(line, record, d->targets.target[record->engine].name));
 }
@@ -514,20 +519,28 @@ static int region_given(struct daemon *d)
 	return EXIT_REGION;
 }
 
+/* The kernel's counts beside ours: what does not add up was lost. */
+static void count_up(struct daemon *d)
+{
+	struct log_line line;
+
+	probe_counters(d->probe, &d->counters);
+	log_begin(&line, LOG_INFO, "counted");
+	log_u64(&line, "requests", d->counters.requests);
+	log_u64(&line, "taken", d->taken);
+	log_u64(&line, "ended", d->ended);
+	log_u64(&line, "lost", d->counters.drops);
+	log_u64(&line, "open", d->collect.open.n);
+	log_end(&line);
+}
+
 static int start(struct daemon *d)
 {
 	char reason[PROBE_REASON_SIZE], why[CGROUP_WHY_MAX];
 	int code = engines_given(d);
 
-	if (code == 0)
-		code = region_given(d);
 	if (code)
 		return code;
-	if (d->options.samples && samples_open(&d->samples, d->options.samples) < 0) {
-		fprintf(stderr, "turnward-probe: --samples %s: %s\n", d->options.samples,
-			strerror(errno));
-		return EXIT_RUNTIME;
-	}
 	if (cgroup_open(&d->cgroup, d->options.cgroup, why) < 0) {
 		if (d->options.cgroup)
 			d->options.require = 1; /* asked for by name: not passed over */
@@ -536,6 +549,14 @@ static int start(struct daemon *d)
 	d->options.probe.cgroup_fd = d->cgroup.fd;
 	if (probe_open(&d->probe, &d->options.probe, reason) < 0)
 		return fall_back(d, reason);
+	code = region_given(d);
+	if (code)
+		return code;
+	if (d->options.samples && samples_open(&d->samples, d->options.samples) < 0) {
+		fprintf(stderr, "turnward-probe: --samples %s: %s\n", d->options.samples,
+			strerror(errno));
+		return EXIT_RUNTIME;
+	}
 	collect_init(&d->collect, d->options.window_ns);
 	describe(d);
 	while (!stopping) {
@@ -543,6 +564,7 @@ static int start(struct daemon *d)
 		rest(d);
 	}
 	turn(d); /* what is in the ring still */
+	count_up(d);
 	return EXIT_GOOD;
 }
 

@@ -159,13 +159,13 @@ static void read_probe(struct status *s, const struct region *region)
 
 	if (latency_file_attach(&file, region, error) < 0)
 		return;
-	for (uint32_t i = 0; i < s->engines_nr; i++) {
-		struct status_engine *e = &s->engines[i];
-		int at = latency_file_find(&file, e->name);
+	for (unsigned i = 0; i < STATE_ENGINES_MAX; i++) {
+		struct status_engine *e;
 		struct latency_record r;
 
-		if (at < 0 || latency_file_read(&file, at, &r) < 0 ||
-		    r.updated_ns + NS_PER_S < s->now_ns)
+		/* It may time engines of which neither router nor agent knows. */
+		if (latency_file_read(&file, i, &r) < 0 || !latency_fresh(&r, s->now_ns) ||
+		    !(e = engine_of(s, r.name)))
 			continue;
 		e->timing = r;
 		e->have_timing = 1;
@@ -183,11 +183,14 @@ static int engine_is_old(const struct status *s, const struct status_engine *e)
 
 static void judge(struct status *s)
 {
-	uint32_t up = 0, bad = 0;
+	uint32_t up = 0, bad = 0, known = 0;
 
 	for (uint32_t i = 0; i < s->engines_nr; i++) {
 		const struct status_engine *e = &s->engines[i];
 
+		if (e->region_index < 0 && !e->agent_present)
+			continue; /* only the probe knows it */
+		known++;
 		if (e->have_state && e->agent_alive && !engine_is_old(s, e))
 			e->state.health == ENGINE_HEALTH_UP ? up++ : bad++;
 		else if (e->agent_present)
@@ -195,17 +198,17 @@ static void judge(struct status *s)
 		else
 			up++; /* no agent: the router's own books serve it */
 	}
-	if (!s->router_alive && s->engines_nr == 0) {
+	if (!s->router_alive && known == 0) {
 		s->verdict = STATUS_UNKNOWN;
 		snprintf(s->sentence, sizeof(s->sentence), "nothing runs in this region");
 	} else if (!s->router_alive || up == 0) {
 		s->verdict = STATUS_CRITICAL;
 		snprintf(s->sentence, sizeof(s->sentence), "%s, %u of %u engines usable",
-			 s->router_alive ? "router up" : "no router", up, s->engines_nr);
+			 s->router_alive ? "router up" : "no router", up, known);
 	} else {
 		s->verdict = bad ? STATUS_WARNING : STATUS_OK;
 		snprintf(s->sentence, sizeof(s->sentence), "router up, %u of %u engines usable", up,
-			 s->engines_nr);
+			 known);
 	}
 }
 

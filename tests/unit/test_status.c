@@ -179,6 +179,22 @@ static void the_probes_times_count_while_they_are_fresh(void **state)
 	router_file_drop(&router);
 }
 
+static void an_engine_that_only_the_probe_knows_is_shown_and_counts_for_no_verdict(void **state)
+{
+	struct latency_file probe;
+	struct latency_record seen = { .name = "alone", .updated_ns = clock_ns() };
+
+	assert_int_equal(latency_file_hold(&probe, &region, error), 0);
+	latency_file_publish(&probe, 0, &seen);
+	read_all();
+	assert_int_equal(status->engines_nr, 1);
+	assert_string_equal(status->engines[0].name, "alone");
+	assert_string_equal(status->engines[0].timing_source, "probe");
+	assert_int_equal(status->verdict, STATUS_UNKNOWN);
+	status_free(status);
+	latency_file_drop(&probe);
+}
+
 static int to_text(void *ctx, const char *text, size_t len)
 {
 	return fwrite(text, 1, len, ctx) == len ? 0 : -1;
@@ -248,6 +264,7 @@ int main(void)
 		IN_REGION(agents_that_are_down_old_or_dead_make_it_a_warning),
 		IN_REGION(books_of_living_workers_are_summed_and_a_dead_ones_are_not),
 		IN_REGION(the_probes_times_count_while_they_are_fresh),
+		IN_REGION(an_engine_that_only_the_probe_knows_is_shown_and_counts_for_no_verdict),
 		IN_REGION(what_is_not_reported_is_named_and_never_shown_as_0),
 		IN_REGION(whatever_an_agent_writes_the_json_is_whole),
 	};
