@@ -8,28 +8,34 @@
 
 #include <stdint.h>
 
-/* X(name, help): turnward_NAME_total. started = completed + failed + aborted + in flight. */
-#define COUNTERS(X)                                                                               \
-	X(requests_started, "requests whose head was read")                                       \
-	X(requests_completed, "requests answered whole")                                          \
-	X(requests_failed, "requests that ended in an error of the router's or an engine's")      \
-	X(requests_aborted, "requests whose client left")                                         \
-	X(requests_lost, "requests in flight when an earlier worker died; counted as failed too") \
-	X(connections_accepted, "client connections accepted")                                    \
-	X(connections_refused, "client connections closed for want of a slot")                    \
-	X(decisions, "engine choices made")                                                       \
-	X(migrations, "sessions sent to another engine than their home")                          \
-	X(resent_connect, "requests sent again because connecting failed")                        \
-	X(resent_reused, "requests sent again because a reused connection was closed")            \
-	X(resent_refused, "requests sent again because an engine answered 429 or 503")            \
-	X(prompt_tokens, "prompt tokens that engines reported")                                   \
-	X(cached_tokens, "of these, served from a prefix cache")                                  \
-	X(completion_tokens, "tokens that engines reported as generated")                         \
-	X(bytes_in, "body bytes from clients")                                                    \
-	X(bytes_out, "bytes to clients")                                                          \
-	X(engine_questions, "requests of the router's own to engines")                            \
-	X(body_memory_refused, "requests refused because bodies fill their memory")               \
-	X(worker_starts, "workers started on this region")
+/* X(name, help): turnward_NAME_total; what ends in _us is shown in seconds. started = completed +
+ * failed + aborted + in flight. */
+#define COUNTERS(X)                                                                                \
+	X(requests_started, "requests whose head was read")                                        \
+	X(requests_completed, "requests answered whole")                                           \
+	X(requests_failed, "requests that ended in an error of the router's or an engine's")       \
+	X(requests_aborted, "requests whose client left")                                          \
+	X(requests_lost, "requests in flight when an earlier worker died; counted as failed too")  \
+	X(connections_accepted, "client connections accepted")                                     \
+	X(connections_refused, "client connections closed for want of a slot")                     \
+	X(decisions, "engine choices made")                                                        \
+	X(migrations, "sessions sent to another engine than their home")                           \
+	X(resent_connect, "requests sent again because connecting failed")                         \
+	X(resent_reused, "requests sent again because a reused connection was closed")             \
+	X(resent_refused, "requests sent again because an engine answered 429 or 503")             \
+	X(prompt_tokens, "prompt tokens that engines reported")                                    \
+	X(cached_tokens, "of these, served from a prefix cache")                                   \
+	X(completion_tokens, "tokens that engines reported as generated")                          \
+	X(bytes_in, "body bytes from clients")                                                     \
+	X(bytes_out, "bytes to clients")                                                           \
+	X(engine_questions, "requests of the router's own to engines")                             \
+	X(body_memory_refused, "requests refused because bodies fill their memory")                \
+	X(worker_starts, "workers started on this region")                                         \
+	X(shadow_decisions, "decisions on which the shadow policy was asked, too")                 \
+	X(shadow_disagreements, "of these, it would have chosen another engine")                   \
+	X(shadow_skipped, "decisions on which it could not be asked for want of time")             \
+	X(shadow_regret_us, "by the shadow's model, what the choices made cost more than its own") \
+	X(shadow_excess_us, "by the model in force, what the shadow's choices would cost more")
 
 /* X(name, help): turnward_engine_NAME_total{engine}. */
 #define ENGINE_COUNTERS(X)                                                          \

@@ -30,16 +30,29 @@ static void gauge(FILE *out, const char *name, const char *help, double value)
 	fprintf(out, "turnward_%s %.17g\n", name, value);
 }
 
+/* Microseconds are kept as whole numbers and shown in Prometheus' unit. */
+static void counter(FILE *out, const char *word, const char *help, uint64_t value)
+{
+	size_t len = strlen(word);
+	char name[80];
+
+	if (len > 3 && strcmp(word + len - 3, "_us") == 0) {
+		snprintf(name, sizeof(name), "%.*s_seconds_total", (int)len - 3, word);
+		metrics_head(out, name, "counter", help);
+		fprintf(out, "turnward_%s %.6f\n", name, (double)value * 1e-6);
+		return;
+	}
+	snprintf(name, sizeof(name), "%s_total", word);
+	metrics_head(out, name, "counter", help);
+	fprintf(out, "turnward_%s %lu\n", name, (unsigned long)value);
+}
+
 static void counters(struct worker *w, FILE *out)
 {
 	char name[80];
 
-	for (int i = 0; i < COUNTERS_NR; i++) {
-		snprintf(name, sizeof(name), "%s_total", counter_names[i]);
-		metrics_head(out, name, "counter", counter_help[i]);
-		fprintf(out, "turnward_%s %lu\n", name,
-			(unsigned long)counter_value(&w->counters, i));
-	}
+	for (int i = 0; i < COUNTERS_NR; i++)
+		counter(out, counter_names[i], counter_help[i], counter_value(&w->counters, i));
 	for (int i = 0; i < ENGINE_COUNTERS_NR; i++) {
 		snprintf(name, sizeof(name), "engine_%s_total", engine_counter_names[i]);
 		metrics_head(out, name, "counter", engine_counter_help[i]);
@@ -147,6 +160,10 @@ static void histograms(struct worker *w, FILE *out)
 	histogram(out, "request_duration_seconds", "requests that completed", &w->e2e, seconds, 14);
 	histogram(out, "route_decision_seconds", "inputs gathered and policy asked", &w->decision,
 		  micro, 8);
+	if (w->shadow.on)
+		histogram(out, "shadow_decision_seconds",
+			  "the shadow policy asked and both priced, beside the request's path",
+			  &w->shadow.took, micro, 8);
 }
 
 static void pools(struct worker *w, FILE *out)

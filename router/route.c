@@ -375,6 +375,7 @@ static void journal_note(struct worker *w, struct exchange *x, const struct poli
 	d->session = r->has_session ? r->session.key : 0;
 	d->took_ns = took_ns;
 	d->attempt = x->attempts + 1;
+	d->shadow = shadow_word(w);
 	d->params = w->params;
 	d->request = *request;
 	for (uint32_t i = 0; i < w->engines_nr; i++)
@@ -382,6 +383,8 @@ static void journal_note(struct worker *w, struct exchange *x, const struct poli
 	size = journal_decision_write(d, sizeof(w->record), names, engines, w->engines_nr, choice);
 	if (size && size <= w->file.journal.record_size)
 		r->decision = ring_append(&w->file.journal, d, size);
+	if (choice->engine >= 0)
+		shadow_note(w, r->decision);
 }
 
 /* Few of what is in flight: most have their first token and need no look until the end. */

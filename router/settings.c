@@ -1,6 +1,8 @@
 /* The table of the router's keys, and what must hold between them. */
 #include "router/settings.h"
 
+#include "router/policy/policy.h"
+
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
@@ -124,6 +126,10 @@ const struct conf_key router_keys[] = {
 	  "moves that the pool may make at once" },
 	{ "policy", "migration_rate", CONF_REAL, AT(view.migration_rate), "1", 0, 1e6, NULL,
 	  R | CONF_PER_S, "moves that the pool may make in the long run [1/s]" },
+	{ "policy", "shadow_policy", CONF_TEXT, AT(shadow_policy), "", 0, 0, NULL, R,
+	  "a second policy, asked on the same inputs and never obeyed; empty asks none" },
+	{ "policy", "shadow_set", CONF_TEXT, AT(shadow_set), "", 0, 0, NULL, R,
+	  "KEY=VALUE, KEY=VALUE: what else is different for it, of the policy's keys" },
 	{ "policy", "ttft_quantile", CONF_REAL, AT(view.ttft_quantile), "0.9", 0.01, 1, NULL, R,
 	  "of recent first tokens, as the policy sees them" },
 	{ "policy", "ttft_window", CONF_TIME, AT(view.ttft_window), "30s", 0.001, 3600, NULL, F,
@@ -385,6 +391,54 @@ static int check_engines(struct router_settings *s, struct conf *conf)
 	return 0;
 }
 
+/* One KEY=VALUE of shadow_set, into s->policy. */
+static int set_shadow_key(struct router_settings *s, struct conf *conf, char *word)
+{
+	char *value = strchr(word, '='), why[CONF_ERROR_MAX / 2];
+	const char *near;
+	int i;
+
+	if (!value)
+		return complain(conf, "shadow_set: '%s' is no KEY=VALUE", word);
+	*value++ = '\0';
+	i = conf_find(router_keys, "policy", word);
+	near = i < 0 ? conf_nearest(router_keys, word) : NULL;
+	if (i < 0)
+		return complain(conf, "shadow_set: unknown key %s%s%s", word,
+				near ? "; did you mean " : "", near ? near : "");
+	if (router_keys[i].offset < offsetof(struct router_settings, policy) ||
+	    router_keys[i].offset >= offsetof(struct router_settings, policy) + sizeof(s->policy) ||
+	    !strcmp(word, "policy"))
+		return complain(conf, "shadow_set: %s is not a choice's own parameter", word);
+	if (conf_value(&router_keys[i], s, value, why, sizeof(why)))
+		return complain(conf, "shadow_set: %s = %s: %s", word, value, why);
+	return 0;
+}
+
+/* The shadow's parameters: those in force, but for its policy and what shadow_set changes. */
+static int load_shadow(struct router_settings *s, struct conf *conf)
+{
+	const struct policy_params in_force = s->policy;
+	char text[SETTINGS_PATH_MAX], *next = text, *word;
+	int policy = policy_parse(s->shadow_policy), err = 0;
+
+	s->shadow_on = s->shadow_policy[0] != 0;
+	if (!s->shadow_on && s->shadow_set[0])
+		return complain(conf, "shadow_set is given, and no shadow_policy that it is for");
+	if (s->shadow_on && policy < 0)
+		return complain(conf, "shadow_policy = %s: is no policy; see the key policy",
+				s->shadow_policy);
+	snprintf(text, sizeof(text), "%s", s->shadow_set);
+	while (!err && (word = strsep(&next, ", ")))
+		if (*word)
+			err = set_shadow_key(s, conf, word);
+	s->shadow = s->policy;
+	s->policy = in_force;
+	if (s->shadow_on)
+		s->shadow.policy = (uint64_t)policy;
+	return err;
+}
+
 static int power_of_two(uint64_t n)
 {
 	return n && !(n & (n - 1));
@@ -425,14 +479,23 @@ int settings_load(struct router_settings *ret_settings, struct conf *conf,
 	if (!err)
 		err = check_numbers(ret_settings, conf);
 	if (!err)
+		err = load_shadow(ret_settings, conf);
+	if (!err)
 		err = check_engines(ret_settings, conf);
 	return err;
 }
 
 void settings_scale(struct router_settings *settings)
 {
-	if (settings->time_scale != 1)
-		conf_scale(router_keys, NULL, settings, settings->time_scale);
+	struct router_settings shadow = *settings;
+
+	if (settings->time_scale == 1)
+		return;
+	/* By the same table: parameters that are equal stay so to the last bit. */
+	shadow.policy = settings->shadow;
+	conf_scale(router_keys, NULL, &shadow, settings->time_scale);
+	conf_scale(router_keys, NULL, settings, settings->time_scale);
+	settings->shadow = shadow.policy;
 }
 
 const char *settings_needs_restart(const struct router_settings *now,

@@ -81,6 +81,11 @@ struct router_settings {
 
 	struct policy_params policy;
 
+	/* Asked beside it and never obeyed: `policy` with shadow_policy and shadow_set in place. */
+	char shadow_policy[SETTINGS_WORD_MAX], shadow_set[SETTINGS_PATH_MAX];
+	int shadow_on;
+	struct policy_params shadow;
+
 	unsigned engines_nr;
 	struct settings_engine engines[STATE_ENGINES_MAX];
 };

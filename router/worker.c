@@ -491,7 +491,7 @@ static int turn(struct worker *w)
 		int err;
 
 		w->now_age = 0; /* the loop may wait */
-		err = loop_turn(w->loop, wait_ns(w));
+		err = loop_turn(w->loop, shadow_due(w) ? 0 : wait_ns(w));
 
 		if (err < 0) {
 			log_say(LOG_ERROR, "the event loop failed: %s", strerror(-err));
@@ -505,6 +505,7 @@ static int turn(struct worker *w)
 		if (w->hungry)
 			conn_feed_hungry(w);
 		periodic(w);
+		shadow_turn(w, err);
 		log_flush();
 	}
 	return EXIT_GOOD;
@@ -624,6 +625,8 @@ static void say_started(const struct worker *w)
 	log_u64(&line, "connections", w->conns_max);
 	log_u64(&line, "engines", w->engines_nr);
 	log_str(&line, "policy", policy_name(w->params.policy));
+	if (w->shadow.on)
+		log_str(&line, "shadow_policy", policy_name(w->shadow.params.policy));
 	log_u64(&line, "sessions_known", w->sessions.table.used);
 	log_end(&line);
 }
@@ -638,6 +641,7 @@ int worker_run(const struct router_settings *settings, const struct listener *li
 		return EXIT_RUNTIME;
 	w->set = settings;
 	w->params = settings->policy;
+	shadow_init(w);
 	w->prefix_engines = STATE_ENGINES_MAX;
 	if (settings->engines_nr)
 		w->prefix_engines = settings->engines_nr < 8 ? 8 : settings->engines_nr;

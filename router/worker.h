@@ -18,6 +18,7 @@
 #include "router/session/responses.h"
 #include "router/session/session.h"
 #include "router/settings.h"
+#include "router/shadow.h"
 #include "router/stats/hist.h"
 #include "router/tokens/tokens.h"
 #include "router/view/view.h"
@@ -108,6 +109,7 @@ struct worker {
 	uint32_t prefix_engines; /* region indices that it and the journal have room for */
 	struct tokens tokens;
 	struct policy_params params;
+	struct shadow shadow;
 	uint64_t cursor, random;
 	struct view_budget moves;
 	struct engine_learnt *learnt; /* STATE_ENGINES_MAX, in the region */

@@ -162,6 +162,8 @@ static int put_record(struct recorder *r, uint64_t number, size_t size)
 		r->sum.decisions++;
 	else if (head->kind == JOURNAL_OUTCOME)
 		r->sum.outcomes++;
+	else if (head->kind == JOURNAL_SHADOW)
+		r->sum.shadows++;
 	return 0;
 }
 
@@ -357,6 +359,7 @@ static void sum_json(const struct recorder *r, FILE *out)
 	json_object_begin(&j, NULL);
 	json_u64(&j, "decisions", r->sum.decisions);
 	json_u64(&j, "outcomes", r->sum.outcomes);
+	json_u64(&j, "shadows", r->sum.shadows);
 	json_u64(&j, "gaps", r->sum.gaps);
 	json_u64(&j, "lost", r->sum.lost);
 	json_u64(&j, "bytes", r->sink.total);

@@ -52,12 +52,16 @@ static int case_add(struct regret *r, const struct regret_case *one)
 	return 0;
 }
 
-int regret_add(struct regret *r, uint64_t number, const struct journal_view *view,
-	       const struct journal_comparison *c)
+void regret_asked(struct regret *r, const struct journal_view *view)
 {
 	r->decisions++;
 	r->class_nr[view->choice.class]++;
 	r->reason_nr[view->choice.reason]++;
+}
+
+int regret_add(struct regret *r, uint64_t number, const struct journal_view *view,
+	       const struct journal_comparison *c)
+{
 	if (!c->differs)
 		return 0;
 	r->differ++;
@@ -112,7 +116,7 @@ static const char *const measure_meanings[] = {
 
 struct sums {
 	size_t n;
-	double mean, p90, sum;
+	double mean, p90, sum, loss; /* loss: of those above 0, what is really lost by this model */
 };
 
 static int by_value(const void *a, const void *b)
@@ -134,6 +138,7 @@ static struct sums sums_of(const struct regret *r, enum measure measure, int cla
 		if ((class >= 0 && one->class != class) || (reason >= 0 && one->reason != reason))
 			continue;
 		values[s.n] = value_of(one, measure);
+		s.loss += values[s.n] > 0 ? values[s.n] : 0;
 		s.sum += values[s.n++];
 	}
 	if (s.n == 0)
@@ -166,6 +171,7 @@ static void sums_json(struct json *j, const struct regret *r, int class, int rea
 		json_f64(j, "mean_s", s.mean);
 		json_f64(j, "p90_s", s.p90);
 		json_f64(j, "sum_s", s.sum);
+		json_f64(j, "loss_s", s.loss);
 		json_object_end(j);
 	}
 }

@@ -42,7 +42,10 @@ struct regret {
 	unsigned top_nr;
 };
 
-/* Adds one decision's comparison. 0 or -ENOMEM. */
+/* Counts a decision on which the other policy was asked. */
+void regret_asked(struct regret *regret, const struct journal_view *view);
+
+/* Adds what it said, if it differs. 0 or -ENOMEM. */
 int regret_add(struct regret *regret, uint64_t number, const struct journal_view *view,
 	       const struct journal_comparison *comparison);
 void regret_free(struct regret *regret);

@@ -36,7 +36,7 @@ static const struct opt_program program = {
 		    "  turnward replay today.twr.1 today.twr --policy eft --set harm_share=0.3\n",
 };
 
-enum { DIFFERENCES_SHOWN = 5, GAPS_SHOWN = 20, SET_MAX = 64, AWAITED = 65536 };
+enum { DIFFERENCES_SHOWN = 5, GAPS_SHOWN = 20, SET_MAX = 64, AWAITED = 65536, KEPT = 1024 };
 
 /* ---- the other policy ---- */
 
@@ -102,6 +102,13 @@ struct awaited {
 	double predicted_s;
 };
 
+/* A decision's record, until its shadow's has come: within a few turns of the router's loop. */
+struct kept {
+	uint64_t number;
+	size_t size, room;
+	void *record;
+};
+
 struct replay {
 	struct other other;
 	uint64_t files, decisions, outcomes, differ, unreadable;
@@ -112,6 +119,10 @@ struct replay {
 	struct difference differences[DIFFERENCES_SHOWN];
 	struct record_gap gap[GAPS_SHOWN];
 	struct regret regret;
+	struct regret shadow; /* as journalled at the time, and compared again */
+	uint64_t shadow_policies[POLICIES_NR], shadow_unmatched;
+	struct kept kept[KEPT];
+	unsigned kept_next;
 	struct awaited awaited[AWAITED]; /* decisions whose outcome may come */
 	struct hist error_s;             /* |measured - predicted| first token */
 	double measured_sum_s, predicted_sum_s;
@@ -137,7 +148,8 @@ static void note_difference(struct replay *r, uint64_t number, const struct jour
 	snprintf(d->id, sizeof(d->id), "%s", view->decision->head.id);
 	snprintf(d->recorded, sizeof(d->recorded), "%s", engine_name(view, view->choice.engine));
 	snprintf(d->now, sizeof(d->now), "%s", engine_name(view, again->engine));
-	journal_difference(view, again, d->field, d->was, d->is);
+	if (journal_difference(view, again, d->field, d->was, d->is) < 0)
+		snprintf(d->field, sizeof(d->field), "the shadow's regret");
 }
 
 static int on_decision(struct replay *r, uint64_t number, const struct journal_view *view)
@@ -151,10 +163,15 @@ static int on_decision(struct replay *r, uint64_t number, const struct journal_v
 	r->awaited[number % AWAITED] = (struct awaited){ number, view->choice.predicted_ttft_s };
 	if (journal_replay(view, &again))
 		note_difference(r, number, view, &again);
+	if (view->decision->shadow && view->decision->shadow <= POLICIES_NR) {
+		regret_asked(&r->shadow, view);
+		r->shadow_policies[view->decision->shadow - 1]++;
+	}
 	if (!r->other.asked)
 		return 0;
 	other_params(&r->other, &view->decision->params, &params);
 	journal_compare(view, &params, &comparison);
+	regret_asked(&r->regret, view);
 	return regret_add(&r->regret, number, view, &comparison);
 }
 
@@ -171,16 +188,69 @@ static void on_outcome(struct replay *r, const struct journal_outcome *o)
 	r->predicted_sum_s += a->predicted_s;
 }
 
+static int keep(struct replay *r, const struct record_item *item)
+{
+	struct kept *k = &r->kept[r->kept_next];
+
+	if (k->room < item->length) {
+		void *more = realloc(k->record, item->length);
+
+		if (!more)
+			return -ENOMEM;
+		k->record = more;
+		k->room = item->length;
+	}
+	memcpy(k->record, item->payload, item->length);
+	k->size = item->length;
+	k->number = item->number;
+	r->kept_next = (r->kept_next + 1) % KEPT;
+	return 0;
+}
+
+static const struct kept *kept_of(const struct replay *r, uint64_t number)
+{
+	for (unsigned i = 0; i < KEPT; i++)
+		if (r->kept[i].record && r->kept[i].number == number)
+			return &r->kept[i];
+	return NULL;
+}
+
+/* What the shadow said at the time is what its policy says of the same inputs now. */
+static int on_shadow(struct replay *r, const struct journal_shadow *s)
+{
+	static struct journal_comparison c;
+	const struct kept *k = kept_of(r, s->decision);
+	struct journal_view view;
+
+	if (!k || journal_decision_read(k->record, k->size, &view) < 0) {
+		r->shadow_unmatched++;
+		return 0;
+	}
+	journal_compare(&view, &s->params, &c);
+	if (memcmp(s->choice, &c.other, sizeof(s->choice)) != 0 ||
+	    memcmp(&s->regret, &c.regret, sizeof(c.regret)) != 0) {
+		view.choice = c.other; /* its terms were not journalled: the choice is compared */
+		memcpy(&view.choice, s->choice, sizeof(s->choice));
+		note_difference(r, s->decision, &view, &c.other);
+	}
+	return regret_add(&r->shadow, s->decision, &view, &c);
+}
+
 static int on_record(struct replay *r, const struct record_item *item)
 {
 	const struct journal_head *head = item->payload;
 	const struct journal_outcome *outcome;
+	const struct journal_shadow *shadow;
 	struct journal_view view;
+	int err = 0;
 
 	if (item->length < sizeof(*head))
 		r->unreadable++;
-	else if (journal_decision_read(item->payload, item->length, &view) == 0)
-		return on_decision(r, item->number, &view);
+	else if (journal_decision_read(item->payload, item->length, &view) == 0) {
+		err = view.decision->shadow ? keep(r, item) : 0;
+		return err ? err : on_decision(r, item->number, &view);
+	} else if (journal_shadow_read(item->payload, item->length, &shadow) == 0)
+		return on_shadow(r, shadow);
 	else if (journal_outcome_read(item->payload, item->length, &outcome) == 0)
 		on_outcome(r, outcome);
 	else
@@ -202,8 +272,11 @@ static int on_item(struct replay *r, const struct record_item *item)
 	}
 	if (source) {
 		r->sources++;
-		if (!source->continues) /* the same numbers, other decisions */
+		if (!source->continues) { /* the same numbers, other decisions */
 			memset(r->awaited, 0, sizeof(r->awaited));
+			for (unsigned i = 0; i < KEPT; i++)
+				r->kept[i].number = 0;
+		}
 	}
 	return item->kind == RECORD_JOURNAL ? on_record(r, item) : 0;
 }
@@ -228,6 +301,17 @@ static int replay_file(struct replay *r, const char *path)
 	r->damaged += recording.reader.damaged;
 	recording_close(&recording);
 	return err;
+}
+
+/* The policy that was asked beside those in force, "" if there were several. */
+static const char *shadow_name(const struct replay *r)
+{
+	const char *name = NULL;
+
+	for (unsigned i = 0; i < POLICIES_NR; i++)
+		if (r->shadow_policies[i])
+			name = name ? "" : policy_name(i);
+	return name ? name : "";
 }
 
 /* ---- for scripts ---- */
@@ -313,6 +397,10 @@ static void print_json(const struct replay *r)
 		difference_json(&j, &r->differences[i]);
 	json_array_end(&j);
 	prediction_json(&j, r);
+	if (r->shadow.decisions)
+		regret_json(&j, "shadow", &r->shadow, shadow_name(r));
+	else
+		json_null(&j, "shadow");
 	if (r->other.asked)
 		regret_json(&j, "other", &r->regret, r->other.name);
 	else
@@ -376,6 +464,12 @@ static void print(const struct replay *r)
 		       r->measured_sum_s / n, r->predicted_sum_s / n,
 		       hist_quantile(&r->error_s, 0.5), hist_quantile(&r->error_s, 0.9),
 		       (unsigned long)r->error_s.n);
+	if (r->shadow.decisions) {
+		char name[64];
+
+		snprintf(name, sizeof(name), "the shadow policy %s", shadow_name(r));
+		regret_print(&r->shadow, name, stdout);
+	}
 	if (r->other.asked)
 		regret_print(&r->regret, r->other.name, stdout);
 }
@@ -424,5 +518,8 @@ int ctl_replay(int argc, char **argv)
 	else if (r.files)
 		print(&r);
 	regret_free(&r.regret);
+	regret_free(&r.shadow);
+	for (unsigned i = 0; i < KEPT; i++)
+		free(r.kept[i].record);
 	return err || r.differ || r.unreadable ? EXIT_RUNTIME : EXIT_GOOD;
 }

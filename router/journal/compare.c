@@ -28,13 +28,17 @@ void journal_compare(const struct journal_view *view, const struct policy_params
 		     struct journal_comparison *ret)
 {
 	const struct policy_choice *own = &view->choice, *their = &ret->other;
+	struct policy_request request = view->decision->request;
 
-	policy_choose(other, &view->decision->request, view->engines,
-		      (unsigned)view->decision->engines_nr, &ret->other);
+	if (other->policy == POLICY_ROUND_ROBIN &&
+	    view->decision->params.policy != POLICY_ROUND_ROBIN)
+		request.cursor = request.random[1];
+	policy_choose(other, &request, view->engines, (unsigned)view->decision->engines_nr,
+		      &ret->other);
 	ret->differs = their->engine != own->engine;
 	ret->comparable = candidate(own, own->engine) && candidate(own, their->engine) &&
 			  candidate(their, own->engine) && candidate(their, their->engine);
-	memset(&ret->regret, 0, sizeof(ret->regret));
+	ret->regret = (struct journal_regret){ 0 };
 	if (!ret->differs || !ret->comparable)
 		return;
 	ret->regret.own_s = own->cost[their->engine].total_s - own->cost[own->engine].total_s;

@@ -7,16 +7,6 @@
 
 #include "router/journal/journal.h"
 
-/*
- * "own" is the policy that was in force, "other" the one asked. Where both choose the same engine
- * all three are 0. Policies without costs are priced as eft, the step model.
- */
-struct journal_regret {
-	double own_s;   /* by the own model: what the other's engine would have cost more */
-	double other_s; /* by the other's model: what the chosen engine costs more */
-	double ttft_s;  /* by the step model: predicted first token there minus the other's */
-};
-
 struct journal_comparison {
 	int differs;    /* they chose different engines */
 	int comparable; /* each one's engine was a candidate of the other: `regret` is valid */
@@ -24,6 +14,11 @@ struct journal_comparison {
 	struct policy_choice other;
 };
 
+/*
+ * Where both choose the same engine all regrets are 0. Policies without costs are priced as eft,
+ * the step model. Round-robin beside another policy takes its place in the rotation from the
+ * record's random draw: the recorded cursor stands still while nobody uses it.
+ */
 void journal_compare(const struct journal_view *view, const struct policy_params *other,
 		     struct journal_comparison *ret);
 

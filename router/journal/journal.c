@@ -73,12 +73,9 @@ static int real_sound(double value, double min, double max, enum policy_unit uni
 	return value >= min / scale && value <= max * scale;
 }
 
-/* What the policy takes for granted of its inputs. */
-static int inputs_sound(const struct journal_view *view)
+/* What the policy takes for granted. */
+static int params_sound(const struct policy_params *params)
 {
-	const struct policy_params *params = &view->decision->params;
-	int64_t nr = (int64_t)view->decision->engines_nr;
-
 #define COUNTS(name, names, standard, meaning) \
 	if (!counts(names, params->name))      \
 		return 0;
@@ -89,6 +86,13 @@ static int inputs_sound(const struct journal_view *view)
 		return 0;
 	POLICY_REAL_PARAMS(REAL)
 #undef REAL
+	return 1;
+}
+
+static int ids_differ(const struct journal_view *view)
+{
+	int64_t nr = (int64_t)view->decision->engines_nr;
+
 	for (int64_t i = 0; i < nr; i++)
 		for (int64_t k = 0; k < i; k++)
 			if (view->engines[i].id == view->engines[k].id)
@@ -110,7 +114,7 @@ static int sound(const struct journal_view *view)
 	       choice->target < nr && choice->runner_up < nr &&
 	       choice->reason < POLICY_REASONS_NR && choice->class < POLICY_CLASSES_NR &&
 	       choice->move < POLICY_MOVES_NR && choice->trigger < MIGRATION_TRIGGERS_NR &&
-	       inputs_sound(view);
+	       params_sound(&view->decision->params) && ids_differ(view);
 }
 
 int journal_decision_read(const void *record, size_t size, struct journal_view *ret_view)
@@ -142,6 +146,17 @@ int journal_outcome_read(const void *record, size_t size, const struct journal_o
 	    !ends(o->engine, sizeof(o->engine)) || !ends(o->end, sizeof(o->end)))
 		return -EPROTO;
 	*ret = o;
+	return 0;
+}
+
+int journal_shadow_read(const void *record, size_t size, const struct journal_shadow **ret)
+{
+	const struct journal_shadow *s = record;
+
+	if (size < sizeof(*s) || !journal_is(record, size, JOURNAL_SHADOW, NULL) ||
+	    !params_sound(&s->params))
+		return -EPROTO;
+	*ret = s;
 	return 0;
 }
 

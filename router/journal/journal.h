@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum journal_kind { JOURNAL_DECISION = 1, JOURNAL_OUTCOME };
+enum journal_kind { JOURNAL_DECISION = 1, JOURNAL_OUTCOME, JOURNAL_SHADOW };
 
 enum { JOURNAL_VERSION = 3, JOURNAL_ID_SIZE = LIMIT_REQUEST_ID + 16 };
 
@@ -40,6 +40,7 @@ struct journal_decision {
 	uint64_t session; /* keyed hash, for telling sessions apart only */
 	uint64_t took_ns; /* inputs gathered and policy asked */
 	uint64_t attempt; /* 1 = first choice for this request */
+	uint64_t shadow;  /* 1 + the policy asked beside it (enum policy_kind), 0 = none was */
 	uint64_t engines_nr;
 	struct policy_params params;
 	struct policy_request request;
@@ -77,6 +78,27 @@ struct journal_outcome {
 	JOURNAL_MOMENTS(JOURNAL_MOMENT_MEMBER)
 #undef JOURNAL_MOMENT_MEMBER
 	double end_s;
+};
+
+/*
+ * What the choice of one policy costs by the model of another. "own" is the policy that was in
+ * force, "other" the one that was asked beside it or afterwards.
+ */
+struct journal_regret {
+	double own_s;   /* by the own model: what the other's engine would have cost more */
+	double other_s; /* by the other's model: what the chosen engine costs more */
+	double ttft_s;  /* by the step model: predicted first token there minus the other's */
+};
+
+/* A shadow policy that would have chosen another engine; where it agrees there is no record. */
+struct journal_shadow {
+	struct journal_head head;
+	uint64_t decision;   /* number of its record */
+	uint64_t took_ns;    /* both policies priced, after the request had been sent */
+	uint64_t comparable; /* each one's engine was a candidate of the other: `regret` is valid */
+	struct journal_regret regret;
+	struct policy_params params; /* the shadow's */
+	uint8_t choice[offsetof(struct policy_choice, cost)];
 };
 
 /* A decision taken apart; the pointers lead into the record. */
@@ -124,6 +146,8 @@ size_t journal_decision_write(struct journal_decision *into, size_t room,
 /* 0; -EPROTO for a record that is none, is cut, or was written by another version. */
 int journal_decision_read(const void *record, size_t size, struct journal_view *ret_view);
 int journal_outcome_read(const void *record, size_t size, const struct journal_outcome **ret);
+
+int journal_shadow_read(const void *record, size_t size, const struct journal_shadow **ret);
 
 /* 1 if the record is of that kind and, unless id is NULL, of that request. */
 int journal_is(const void *record, size_t size, enum journal_kind kind, const char *id);

@@ -12,8 +12,8 @@
 /* clang-format off */
 #define HEAD(X, s) X(s, kind) X(s, version) X(s, layout) X(s, wall_ns) X(s, ns) X(s, id)
 #define DECISION(X, s) \
-	X(s, head) X(s, model) X(s, session) X(s, took_ns) X(s, attempt) X(s, engines_nr) \
-	X(s, params) X(s, request) X(s, choice)
+	X(s, head) X(s, model) X(s, session) X(s, took_ns) X(s, attempt) X(s, shadow) \
+	X(s, engines_nr) X(s, params) X(s, request) X(s, choice)
 #define REQUEST(X, s) \
 	X(s, random) X(s, cursor) X(s, flags) X(s, home) X(s, prompt_tokens) X(s, output_tokens) \
 	X(s, sequences) X(s, turn) X(s, moves) X(s, turns_since_move) X(s, since_move_s) \
@@ -38,6 +38,10 @@
 #define OUTCOME(X, s) \
 	X(s, head) X(s, decision) X(s, engine) X(s, end) X(s, status) X(s, prompt_tokens) \
 	X(s, cached_tokens) X(s, completion_tokens)
+#define SHADOW(X, s) \
+	X(s, head) X(s, decision) X(s, took_ns) X(s, comparable) X(s, regret) X(s, params) \
+	X(s, choice)
+#define REGRET(X, s) X(s, own_s) X(s, other_s) X(s, ttft_s)
 /* clang-format on */
 
 #define TYPE(m) \
@@ -75,6 +79,8 @@ static const struct journal_field fields[] = {
 	OUTCOME(FIELD, journal_outcome)
 	JOURNAL_MOMENTS(MOMENT)
 	FIELD(journal_outcome, end_s)
+	SHADOW(FIELD, journal_shadow)
+	REGRET(FIELD, journal_regret)
 };
 /* clang-format on */
 

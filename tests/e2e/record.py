@@ -337,4 +337,64 @@ def another_compilers_build_decides_the_same(t):
         raise Skip("no other compiler's build lies beside this one (tests/run makes build-clang)")
 
 
+
+@case
+def a_shadow_policy_is_asked_and_never_obeyed(t):
+    """Its counts on the metrics page, in the status and in the recording are replay's own."""
+    place = World(t, "auto", settings=("policy=eft", "shadow_policy=least-requests",
+                                       "shadow_set=tie_band=0.1, migration_margin=1"))
+    path, plain = t.path("a.twr"), t.path("b.twr")
+    process = recorder(t, path)
+    traffic(place, 300)
+    eventually(lambda: place.metric("shadow_decisions_total") == 300, 10, "all are evaluated")
+    told = stopped(process)
+    equal(place.metric("shadow_skipped_total"), 0, "skipped")
+    equal(told["shadows"], place.metric("shadow_disagreements_total"), "disagreements recorded")
+    check(told["shadows"] > 10, f"they hardly differ: {told}")
+    got = replayed(t, path)
+    equal((got["decisions"], got["differ"], got["policies"]), (300, 0, {"eft": 300}), str(got))
+    shadow = got["shadow"]
+    equal((shadow["policy"], shadow["decisions"], shadow["differ"]),
+          ("least-requests", 300, told["shadows"]), "as replayed")
+    other = replayed(t, path, "--policy", "least-requests", "--set", "tie_band=0.1", "--set",
+                     "migration_margin=1")["other"]
+    for key in ("differ", "incomparable", "regret", "classes", "reasons", "top"):
+        equal(shadow[key], other[key], f"the shadow's {key}")
+    for name, measure in (("regret", "other"), ("excess", "own")):
+        loss = shadow["regret"][measure]["loss_s"]
+        metric = place.metric(f"shadow_{name}_seconds_total")
+        check(abs(metric - loss) <= 1e-6 * 300, f"{name}: {metric} on the page, {loss} replayed")
+    counters = place.status()["router"]["counters"]
+    equal((counters["shadow_decisions"], counters["shadow_disagreements"]),
+          (300, told["shadows"]), "status")
+    equal(place.metric("shadow_decision_seconds_count"), 300, "evaluations timed")
+    told = t.run("turnward", "replay", path, code=0).out
+    contains(told, "the shadow policy least-requests would have chosen another engine in")
+
+    place.router.stop()
+    base, t.region = t.region, os.path.join(t.region, "plain")
+    os.mkdir(t.region, 0o750)
+    place = World(t, "auto", settings=("policy=eft",))
+    process = recorder(t, plain)
+    traffic(place, 50)
+    settled(place)
+    equal(stopped(process)["shadows"], 0, "no shadow is asked unless configured")
+    equal(replayed(t, plain)["shadow"], None, "and none is told of")
+    t.region = base
+
+
+@case
+def a_shadow_that_cannot_be_is_a_mistake(t):
+    for settings, text in (
+            (["shadow_policy=best"], "shadow_policy = best: is no policy"),
+            (["shadow_set=tie_band=0.1"], "no shadow_policy that it is for"),
+            (["shadow_policy=eft", "shadow_set=tie_bnad=0.1"], "did you mean tie_band"),
+            (["shadow_policy=eft", "shadow_set=tie_band=7"], "shadow_set: tie_band = 7: must be"),
+            (["shadow_policy=eft", "shadow_set=max_body=7"], "unknown key max_body")):
+        words = [word for setting in settings for word in ("--set", setting)]
+        done = t.run("turnward-router", "--region", t.region, *words)
+        contains((2, 78), done.code, f"{settings}: exit status")
+        contains(done.err, text)
+
+
 main()

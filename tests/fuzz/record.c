@@ -77,12 +77,15 @@ static void use_record(const void *record, size_t size)
 	static struct journal_comparison comparison;
 	static struct policy_choice again;
 	const struct journal_outcome *outcome;
+	const struct journal_shadow *shadow;
 	const char *names[STATE_ENGINES_MAX];
 	struct policy_params other;
 	struct journal_view view;
 
 	if (journal_outcome_read(record, size, &outcome) == 0)
 		sum += strlen(outcome->engine) + strlen(outcome->end);
+	if (journal_shadow_read(record, size, &shadow) == 0)
+		sum += shadow->decision;
 	if (journal_decision_read(record, size, &view) < 0)
 		return;
 	if (journal_replay(&view, &again))

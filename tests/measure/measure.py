@@ -2,6 +2,7 @@
 """Measures what READMEs state of the router: decisions, added latency, CPU per chunk, memory.
 
     tests/measure/measure.py [--other BUILD] [decide] [latency] [chunks] [memory]
+                                             [shadow] [record]
 
 Short rounds of the things compared, in turn, and their medians: run it on a quiet machine. With
 --other the memory of a second build's router stands beside (-Djemalloc=disabled).
@@ -39,12 +40,12 @@ def storm(t, address, *args):
     return told
 
 
-def world(t, io, **how):
+def world(t, io, settings=(), **how):
     """A world with a region of its own within the test's."""
     base = t.base = getattr(t, "base", t.region)
     t.region = os.path.join(base, os.urandom(3).hex())
     os.mkdir(t.region, 0o750)
-    return World(t, io, settings=("log_level=warn",), **how)
+    return World(t, io, settings=("log_level=warn", *settings), **how)
 
 
 def quantile(told, name, q):
@@ -106,6 +107,61 @@ def chunks(t):
               f"(rounds {' '.join(f'{f:.2f}' for f in figures[io])})")
 
 
+def shadow(t):
+    """Worker's CPU per request without and with a shadow policy, eight engines, in turn."""
+    places = {"without": world(t, "auto", engines=8, settings=("policy=eft",)),
+              "with": world(t, "auto", engines=8,
+                            settings=("policy=eft", "shadow_policy=contention"))}
+    figures = {}
+    for number in range(ROUNDS):
+        for kind, place in places.items():
+            before = cpu_s(place.worker())
+            told = storm(t, place.router.address, "--requests", 2000, "--connections", 8, "--kinds",
+                         "chat", "--body", "2000-20000", "--tokens", "4-4", "--seed", number)
+            figures.setdefault(kind, []).append(
+                (cpu_s(place.worker()) - before) / told["completed"] * 1e6)
+    told = places["with"].metrics()
+    mean = (told["turnward_shadow_decision_seconds_sum"] /
+            told["turnward_shadow_decision_seconds_count"])
+    for kind in places:
+        print(f"CPU per request {kind} shadow policy: {statistics.median(figures[kind]):.1f} us "
+              f"(rounds {' '.join(f'{f:.1f}' for f in figures[kind])})")
+    print(f"one evaluation: mean {mean * 1e6:.2f} us, "
+          f"p99 <= {quantile(told, 'shadow_decision_seconds', 0.99) * 1e6:g} us; evaluated "
+          f"{told['turnward_shadow_decisions_total']:.0f}, skipped "
+          f"{told['turnward_shadow_skipped_total']:.0f}")
+
+
+def record(t):
+    """CPU of turnward record, and of the worker beside it, at about 1,000 decisions a second."""
+    place = world(t, "auto", engines=8)
+    path = t.path("a.twr")
+    figures = []
+    for recording in (False, True, False, True):
+        recorder = None
+        if recording:
+            recorder = t.start("turnward", "record", "--region", t.region, path,
+                               ready="recording ")
+        worker, pid = place.worker(), recorder and recorder.pid
+        before, own, began = cpu_s(worker), recorder and cpu_s(pid), time.monotonic()
+        process = t.start("storm", "--address", place.router.address, "--model", MODEL,
+                          "--requests", 8000, "--connections", 2, "--pause", 1, "--kinds", "chat",
+                          "--body", "300-4000", "--tokens", "4-4", "--split", 0, "--close", 0)
+        equal(process.wait(100), 0, "the storm's exit")
+        took = time.monotonic() - began
+        line = f"{8000 / took:.0f} decisions/s: worker {(cpu_s(worker) - before) / 8000 * 1e6:.1f}"
+        line += " us of CPU a request"
+        if recorder:
+            line += f", record {(cpu_s(pid) - own) / took * 100:.2f} % of a core"
+            line += f" ({(cpu_s(pid) - own) / 8000 * 1e6:.1f} us a request)"
+            recorder.stop()
+            line += f", {os.path.getsize(path) / 8000:.0f} bytes a request"
+            told = json.loads(recorder.err[-1])
+            equal(told["gaps"], 0, "gaps")
+        figures.append(line)
+    print("\n".join(figures))
+
+
 def memory(t, other):
     """Anonymous memory of the worker: at start, with 4,000 idle streams, after storms."""
     program = PROGRAMS["turnward-router"]
@@ -149,6 +205,7 @@ def main():
         other = os.path.abspath(words[at + 1])
         del words[at:at + 2]
     for name, function in (("decide", decide), ("latency", latency), ("chunks", chunks),
+                           ("shadow", shadow), ("record", record),
                            ("memory", lambda t: memory(t, other))):
         if words and name not in words:
             continue

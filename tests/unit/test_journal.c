@@ -254,6 +254,42 @@ static void another_policy_is_priced_by_both_models(void **state)
 	assert_true(c.regret.own_s > 7 && c.regret.other_s < -7 && c.regret.ttft_s < -7);
 }
 
+/* Nobody moves the recorded cursor on where another policy is in force. */
+static void round_robin_beside_another_policy_goes_round(void **state)
+{
+	unsigned chosen[4] = { 0 };
+
+	for (uint64_t i = 0; i < 64; i++) {
+		struct journal_comparison c;
+		struct policy_params other;
+		struct journal_view view;
+		size_t size = decide(4);
+
+		((struct journal_decision *)record)->request.random[1] = i * 0x9e3779b97f4a7c15;
+		assert_int_equal(journal_decision_read(record, size, &view), 0);
+		other = view.decision->params;
+		other.policy = POLICY_ROUND_ROBIN;
+		journal_compare(&view, &other, &c);
+		chosen[c.other.engine]++;
+	}
+	for (unsigned i = 0; i < 4; i++)
+		assert_in_range(chosen[i], 4, 32);
+}
+
+static void a_shadows_word_is_read_only_whole(void **state)
+{
+	const struct journal_shadow *got;
+	struct journal_shadow s = { .head = { .id = "a" }, .decision = 7 };
+
+	policy_params_init(&s.params);
+	journal_head_init(&s.head, JOURNAL_SHADOW);
+	assert_int_equal(journal_shadow_read(&s, sizeof(s) - 1, &got), -EPROTO);
+	assert_int_equal(journal_shadow_read(&s, sizeof(s), &got), 0);
+	assert_int_equal(got->decision, 7);
+	s.params.policy = POLICIES_NR;
+	assert_int_equal(journal_shadow_read(&s, sizeof(s), &got), -EPROTO);
+}
+
 static void an_engine_that_the_other_leaves_out_has_no_price(void **state)
 {
 	struct journal_comparison c;
@@ -328,6 +364,8 @@ int main(void)
 		CLAIM(the_layouts_text_is_whole),
 		CLAIM(a_difference_is_named_by_its_first_field),
 		CLAIM(another_policy_is_priced_by_both_models),
+		CLAIM(round_robin_beside_another_policy_goes_round),
+		CLAIM(a_shadows_word_is_read_only_whole),
 		CLAIM(an_engine_that_the_other_leaves_out_has_no_price),
 		CLAIM(names_of_a_hostile_record_end),
 		CLAIM(a_record_is_found_by_its_whole_id),

@@ -1,6 +1,7 @@
 /* The router's settings: defaults as documented, mistakes told, the example file up to date. */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -214,6 +215,50 @@ static void time_scale_changes_the_engines_world_only(void **state)
 	assert_true(settings.drain_timeout == 300ull * NS_PER_S);
 }
 
+static void a_shadow_differs_in_what_it_is_told_only(void **state)
+{
+	struct policy_params expected;
+
+	assert_int_equal(load("[policy]\npolicy = contention\ntie_band = 0.05\n", NULL), 0);
+	assert_int_equal(settings.shadow_on, 0);
+	assert_int_equal(load("[router]\ntime_scale = 7\n[policy]\npolicy = contention\n"
+			      "tie_band = 0.05\nshadow_policy = eft\n"
+			      "shadow_set = harm_share=0.25 , migrate=off,migration_pending_s=3\n",
+			      NULL),
+			 0);
+	settings_scale(&settings);
+	assert_int_equal(settings.shadow_on, 1);
+	assert_int_equal(settings.policy.policy, POLICY_CONTENTION);
+	expected = settings.policy;
+	expected.policy = POLICY_EFT;
+	expected.harm_share = 0.25;
+	expected.migrate = MIGRATE_OFF;
+	expected.migration_pending_s = settings.shadow.migration_pending_s;
+	assert_true(fabs(settings.shadow.migration_pending_s - 3.0 / 7) < 1e-9);
+	assert_memory_equal(&settings.shadow, &expected, sizeof(expected));
+}
+
+static void a_shadow_that_cannot_be_is_told(void **state)
+{
+	static const char *const cases[][2] = {
+		{ "shadow_policy = best", "shadow_policy = best: is no policy" },
+		{ "shadow_set = tie_band=1", "no shadow_policy that it is for" },
+		{ "shadow_policy = eft\nshadow_set = tie_band", "'tie_band' is no KEY=VALUE" },
+		{ "shadow_policy = eft\nshadow_set = policy=v2", "policy is not a choice's own" },
+		{ "shadow_policy = eft\nshadow_set = migration_rate=2", "is not a choice's own" },
+		{ "shadow_policy = eft\nshadow_set = harm_shar=2", "did you mean harm_share" },
+		{ "shadow_policy = eft\nshadow_set = migrate=never", "migrate = never: must be" },
+	};
+	char text[200];
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		snprintf(text, sizeof(text), "[policy]\n%s\n", cases[i][0]);
+		assert_int_equal(load(text, NULL), -EINVAL);
+		if (!strstr(conf.error, cases[i][1]))
+			fail_msg("'%s' is not in: %s", cases[i][1], conf.error);
+	}
+}
+
 static void keys_are_in_alphabetical_order(void **state)
 {
 	for (const struct conf_key *key = router_keys; key[1].name; key++)
@@ -309,6 +354,8 @@ int main(int argc, char **argv)
 		CLAIM(a_mistake_of_the_command_line_is_told_apart),
 		CLAIM(more_engines_than_the_region_holds_are_refused),
 		CLAIM(time_scale_changes_the_engines_world_only),
+		CLAIM(a_shadow_differs_in_what_it_is_told_only),
+		CLAIM(a_shadow_that_cannot_be_is_told),
 		CLAIM(keys_are_in_alphabetical_order),
 		CLAIM(no_key_is_twice_in_the_table),
 		CLAIM(secrets_are_never_shown),
