@@ -3,9 +3,10 @@
 #define TURNWARD_BENCH_BENCH_H
 
 /* X(name, what it measures): bench_NAME(argc, argv), argv[0] being the subcommand's word. */
-#define BENCH_COMMANDS(X)                                          \
-	X(live, "plays agentic sessions against a running router") \
-	X(replay, "plays policies against each other in virtual time")
+#define BENCH_COMMANDS(X)                                              \
+	X(live, "plays agentic sessions against a running router")     \
+	X(replay, "plays policies against each other in virtual time") \
+	X(report, "renders results on one HTML page")
 
 #define BENCH_DECLARE(name, purpose) int bench_##name(int argc, char **argv);
 BENCH_COMMANDS(BENCH_DECLARE)

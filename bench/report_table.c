@@ -1,0 +1,230 @@
+/* Tables of whatever a file holds: lists of objects, its own words and numbers, its targets. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/report.h"
+#include "shm/base/scoped.h"
+
+enum {
+	ROWS_MAX = REPORT_ARMS_MAX,
+	COLUMNS_MAX = 160,
+	COLUMN_NAME_MAX = 96,
+	NESTED_MAX = 4,
+	WIDE = 10, /* more columns than this are turned into rows, if rows are few */
+};
+
+struct cells {
+	size_t rows, columns, rows_left_out, columns_left_out;
+	char name[COLUMNS_MAX][COLUMN_NAME_MAX];
+	struct jread cell[ROWS_MAX][COLUMNS_MAX]; /* len 0: empty */
+};
+
+static size_t column_of(struct cells *t, const char *name)
+{
+	for (size_t i = 0; i < t->columns; i++)
+		if (strcmp(t->name[i], name) == 0)
+			return i;
+	if (t->columns == COLUMNS_MAX) {
+		t->columns_left_out++;
+		return COLUMNS_MAX;
+	}
+	snprintf(t->name[t->columns], COLUMN_NAME_MAX, "%s", name);
+	return t->columns++;
+}
+
+/* Nested objects' names are joined by points; lists are no cells. */
+static void take_object(struct cells *t, size_t row, const struct jread *object, const char *before,
+			int depth)
+{
+	struct jread_walk walk;
+
+	jread_walk_begin(&walk, object);
+	while (jread_walk_next(&walk)) {
+		char key[COLUMN_NAME_MAX], name[COLUMN_NAME_MAX];
+
+		if (jread_str(&walk.key, key, sizeof(key), NULL))
+			snprintf(key, sizeof(key), "...");
+		if (snprintf(name, sizeof(name), "%s%s%s", before, *before ? "." : "", key) >=
+		    (int)sizeof(name))
+			name[sizeof(name) - 1] = 0;
+		if (walk.value.type == JREAD_OBJECT && depth < NESTED_MAX)
+			take_object(t, row, &walk.value, name, depth + 1);
+		if (walk.value.type == JREAD_OBJECT || walk.value.type == JREAD_ARRAY)
+			continue;
+		size_t column = column_of(t, name);
+
+		if (column < COLUMNS_MAX)
+			t->cell[row][column] = walk.value;
+	}
+}
+
+static void take_list(struct cells *t, const struct jread *list)
+{
+	struct jread_walk walk;
+
+	jread_walk_begin(&walk, list);
+	while (jread_walk_next(&walk)) {
+		if (walk.value.type != JREAD_OBJECT)
+			continue;
+		if (t->rows < ROWS_MAX)
+			take_object(t, t->rows++, &walk.value, "", 0);
+		else
+			t->rows_left_out++;
+	}
+}
+
+static void put_bool(struct out *o, const char *name, int yes)
+{
+	if (strcmp(name, "met") == 0)
+		out_fmt(o, "<span class=\"%s\">%s</span>", yes ? "met" : "unmet",
+			yes ? "\xe2\x9c\x93 met" : "\xe2\x9c\x97 NOT met");
+	else
+		out_fmt(o, "%s", yes ? "yes" : "no");
+}
+
+static void put_cell(struct out *o, const char *name, const struct jread *value)
+{
+	double number;
+	int yes;
+
+	if (value->len == 0 || value->type == JREAD_NULL)
+		out_fmt(o, "\xe2\x80\x93");
+	else if (value->type == JREAD_NUMBER && jread_f64(value, &number) == 0)
+		out_data(o, number, 4);
+	else if (value->type == JREAD_BOOL && jread_bool(value, &yes) == 0)
+		put_bool(o, name, yes);
+	else
+		report_put(o, value);
+}
+
+static void put_column(struct out *o, const struct cells *t, size_t column, size_t row,
+		       const char *element)
+{
+	const struct jread *value = &t->cell[row][column];
+	bool words = value->len && value->type == JREAD_STRING;
+
+	out_fmt(o, "<%s%s>", element, words && strcmp(element, "td") == 0 ? " class=\"w\"" : "");
+	put_cell(o, t->name[column], value);
+	out_fmt(o, "</%s>", element);
+}
+
+static void print_rows(struct out *o, const struct cells *t)
+{
+	out_fmt(o, "<thead><tr>");
+	for (size_t c = 0; c < t->columns; c++) {
+		out_fmt(o, "<th scope=\"col\">");
+		out_escaped(o, t->name[c]);
+		out_fmt(o, "</th>");
+	}
+	out_fmt(o, "</tr></thead><tbody>\n");
+	for (size_t r = 0; r < t->rows; r++) {
+		out_fmt(o, "<tr>");
+		for (size_t c = 0; c < t->columns; c++)
+			put_column(o, t, c, r, c ? "td" : "th");
+		out_fmt(o, "</tr>\n");
+	}
+	out_fmt(o, "</tbody>");
+}
+
+/* The first column, their names as a rule, becomes the head. */
+static void print_turned(struct out *o, const struct cells *t)
+{
+	for (size_t c = 0; c < t->columns; c++) {
+		out_fmt(o, "%s<tr><th scope=\"row\">", c == 0 ? "<thead>" : "");
+		out_escaped(o, t->name[c]);
+		out_fmt(o, "</th>");
+		for (size_t r = 0; r < t->rows; r++)
+			put_column(o, t, c, r, c ? "td" : "th");
+		out_fmt(o, "</tr>%s\n", c == 0 ? "</thead><tbody>" : "");
+	}
+	out_fmt(o, "</tbody>");
+}
+
+void report_objects(struct out *o, const struct jread *list, const char *caption)
+{
+	scoped(free_drop) struct cells *t = calloc(1, sizeof(*t));
+
+	if (!t) {
+		o->err = -ENOMEM;
+		return;
+	}
+	take_list(t, list);
+	if (t->columns == 0)
+		return;
+	out_fmt(o, "<div class=\"wide\"><table>\n<caption>%s", caption);
+	if (t->rows_left_out)
+		out_fmt(o, " %zu more rows are left out.", t->rows_left_out);
+	if (t->columns_left_out)
+		out_fmt(o, " Values under further names are left out.");
+	out_fmt(o, "</caption>");
+	if (t->columns > WIDE && t->rows <= WIDE)
+		print_turned(o, t);
+	else
+		print_rows(o, t);
+	out_fmt(o, "</table></div>\n");
+}
+
+void report_targets(struct out *o, const struct report_doc *doc)
+{
+	struct jread list;
+
+	if (jread_get(&doc->value, "targets", &list) || list.type != JREAD_ARRAY ||
+	    jread_count(&list) == 0)
+		return;
+	report_heading(o, doc, "targets", "Targets");
+	report_objects(o, &list, "What was to be shown, and whether it was.");
+}
+
+/* ---- a file's own facts ---- */
+
+static void put_words(struct out *o, const struct jread *list)
+{
+	struct jread_walk walk;
+
+	out_fmt(o, "<code>");
+	jread_walk_begin(&walk, list);
+	while (jread_walk_next(&walk) && walk.index < COLUMNS_MAX) {
+		out_fmt(o, "%s", walk.index ? " " : "");
+		report_put(o, &walk.value);
+	}
+	out_fmt(o, "</code>");
+}
+
+static bool is_words(const struct jread *list)
+{
+	struct jread first;
+
+	return list->type == JREAD_ARRAY && jread_get(list, "[0]", &first) == 0 &&
+	       first.type == JREAD_STRING;
+}
+
+void report_facts(struct out *o, const struct report_doc *doc)
+{
+	char written[64] = "unknown";
+	struct jread_walk walk;
+	struct tm tm;
+
+	if (doc->written && gmtime_r(&doc->written, &tm))
+		strftime(written, sizeof(written), "%Y-%m-%d %H:%M UTC", &tm);
+	out_fmt(o, "<dl class=\"facts\"><div><dt>file</dt><dd>");
+	out_escaped(o, doc->path);
+	out_fmt(o, "</dd></div><div><dt>written</dt><dd>%s</dd></div>", written);
+	jread_walk_begin(&walk, &doc->value);
+	while (jread_walk_next(&walk)) {
+		const struct jread *v = &walk.value;
+
+		if (v->type == JREAD_OBJECT || (v->type == JREAD_ARRAY && !is_words(v)))
+			continue;
+		out_fmt(o, "<div><dt>");
+		report_put(o, &walk.key);
+		out_fmt(o, "</dt><dd>");
+		if (v->type == JREAD_ARRAY)
+			put_words(o, v);
+		else
+			put_cell(o, "", v);
+		out_fmt(o, "</dd></div>");
+	}
+	out_fmt(o, "</dl>\n");
+}
