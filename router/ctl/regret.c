@@ -145,7 +145,7 @@ static struct sums sums_of(const struct regret *r, enum measure measure, int cla
 		return s;
 	qsort(values, s.n, sizeof(*values), by_value);
 	s.mean = s.sum / (double)s.n;
-	s.p90 = values[(s.n - 1) * 9 / 10];
+	s.p90 = values[(s.n * 9 + 9) / 10 - 1]; /* nearest rank */
 	return s;
 }
 

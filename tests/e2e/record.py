@@ -384,6 +384,37 @@ def a_shadow_policy_is_asked_and_never_obeyed(t):
 
 
 @case
+def a_decision_is_explained_from_a_recording_as_from_the_journal(t):
+    place = World(t, "auto", settings=("policy=eft", "shadow_policy=least-requests"))
+    path = t.path("a.twr")
+    process = recorder(t, path)
+    traffic(place, 200)
+    settled(place)
+    eventually(lambda: place.metric("shadow_decisions_total") == 200, 10, "all are evaluated")
+    stopped(process)
+    worst = replayed(t, path)["shadow"]["top"][0]
+    for words in ((worst["id"], "--json"), (worst["id"],), ("storm-0", "--json")):
+        live = t.run("turnward", "explain", "--region", t.region, *words, code=0).out
+        equal(t.run("turnward", "explain", "--file", path, *words, code=0).out, live, "explained")
+    told = t.run("turnward", "explain", "--file", path, worst["id"], "--json", code=0).json()
+    equal((told["engine"], told["reason"], told["shadow"]["engine"], told["shadow"]["other_s"]),
+          (worst["engine"], worst["reason"], worst["other_engine"], worst["other_s"]), "the worst")
+    check(told["shadow"]["differs"] and told["replay_same"], str(told["shadow"]))
+    equal(told["params"]["policy"], "eft")
+    equal(told["shadow"]["params"]["policy"], "least-requests")
+    equal(len(told["request"]["random"]), 2, "random draws")
+    outcome, phases = told["outcome"], told["outcome"]["phases_s"]
+    equal((outcome["end"], outcome["status"], outcome["engine"]), ("ok", 200, told["engine"]))
+    check(abs(sum(phases.values()) - outcome["relayed_s"]) < 1e-9, f"{phases} of {outcome}")
+    text = t.run("turnward", "explain", "--file", path, worst["id"], code=0).out
+    for word in ("shadow least-requests: " + worst["other_engine"], "engine_token", "% ",
+                 "decided again the same, bit for bit", "outcome: ok, status 200"):
+        contains(text, word)
+    done = t.run("turnward", "explain", "--file", path, "never-was", code=1)
+    contains(done.err, f"never-was is not in {path}")
+
+
+@case
 def a_shadow_that_cannot_be_is_a_mistake(t):
     for settings, text in (
             (["shadow_policy=best"], "shadow_policy = best: is no policy"),
