@@ -18,35 +18,37 @@
 enum { ARMS_MAX = 64, SETS_MAX = 32, SEEDS_MAX = 1000 };
 
 /* X(id, name, value, help) */
-#define REPLAY_OPTIONS(X)                                                                    \
-	X(SUITE, "suite", "NAME", "design, migration, peers, state, oracle, stage (design)") \
-	X(ARMS, "arms", "LIST", "NAME[+KEY=VALUE]...,... instead of a suite")                \
-	X(BASE, "base", "ARM", "what differences are against (the first arm)")               \
-	X(SEEDS, "seeds", "N", "workloads, one a seed (5)")                                  \
-	X(SEED, "seed", "N", "the first (1)")                                                \
-	X(WORKLOAD, "workload", "KIND", "design, sessions (traces/claude_code.jsonl)")       \
-	X(FILE, "file", "FILE", "play this instead")                                         \
-	X(FORM, "form", "NAME", "of it: sessions, mooncake, qwen, azure (as it looks)")      \
-	X(REQUESTS, "requests", "N", "of one seed (850; files: all)")                        \
-	X(SESSIONS, "sessions", "N", "at most")                                              \
-	X(RATE, "rate", "R", "new sessions, or a file's requests, a second")                 \
-	X(CLOSED, "closed", NULL, "turns come a pause after the answer before")              \
-	X(OPEN, "open", NULL, "turns come whether or not answers do")                        \
-	X(THINK, "think", "S", "mean pause of a closed loop, drawn anew")                    \
-	X(TURNS, "turns", "N", "most turns of a file's session (12)")                        \
-	X(CONTEXT, "context", "N", "longest prompt and answer of a file (120000)")           \
-	X(BLOCK, "block", "N", "tokens of a file's hash block (512, qwen: 16)")              \
-	X(MIX, "mix", "KEY=V", "changes the generator of design; may be repeated")           \
-	X(SET, "set", "KEY=V", "for every arm, as --list has it; may be repeated")           \
-	X(PROFILE, "profile", "NAME", "of the engines: q8b, q14b (q8b)")                     \
-	X(ENGINES, "engines", "N", NULL)                                                     \
-	X(SLOW, "slow", "F", "the first is F times slower, unknown to the router")           \
-	X(SAMPLE, "sample", "S", "seconds between agents' samples (0.1)")                    \
-	X(NO_OWN, "no-own-dispatches", NULL, "samples as they are, nothing added")           \
-	X(BANDWIDTH, "kv-bandwidth", "GB/S", "prefixes are pulled, believed and really")     \
-	X(CAP, "long-prefill-cap", "N", NULL)                                                \
-	X(LIST, "list", NULL, "shows arms and keys")                                         \
-	X(JSON, "json", "FILE", "write JSON there; - is stdout")                             \
+#define REPLAY_OPTIONS(X)                                                                  \
+	X(SUITE, "suite", "NAME", "one of --list (design)")                                \
+	X(ARMS, "arms", "LIST", "NAME[+KEY=VALUE]...,... instead of a suite")              \
+	X(BASE, "base", "ARM", "what differences are against (the first arm)")             \
+	X(SEEDS, "seeds", "N", "workloads, one a seed (5)")                                \
+	X(SEED, "seed", "N", "the first (1)")                                              \
+	X(WORKLOAD, "workload", "KIND", "design, sessions (traces/claude_code.jsonl)")     \
+	X(FILE, "file", "FILE", "play this instead")                                       \
+	X(FORM, "form", "NAME", "of it: sessions, mooncake, qwen, azure (as it looks)")    \
+	X(REQUESTS, "requests", "N", "of one seed (850; files: all)")                      \
+	X(SESSIONS, "sessions", "N", "at most")                                            \
+	X(RATE, "rate", "R", "new sessions, or a file's requests, a second")               \
+	X(CLOSED, "closed", NULL, "turns come a pause after the answer before")            \
+	X(OPEN, "open", NULL, "turns come whether or not answers do")                      \
+	X(THINK, "think", "S", "mean pause of a closed loop, drawn anew")                  \
+	X(TURNS, "turns", "N", "most turns of a file's session (12)")                      \
+	X(CONTEXT, "context", "N", "longest prompt and answer of a file (120000)")         \
+	X(BLOCK, "block", "N", "tokens of a file's hash block (512, qwen: 16)")            \
+	X(MIX, "mix", "KEY=V", "changes the generator of design; may be repeated")         \
+	X(SET, "set", "KEY=V", "for every arm, as --list has it; may be repeated")         \
+	X(PROFILE, "profile", "NAME", "of the engines: q8b, q14b, q32b, q32f8, a3b (q8b)") \
+	X(ENGINES, "engines", "N", NULL)                                                   \
+	X(SLOW, "slow", "F", "the first is F times slower, unknown to the router")         \
+	X(STALL, "stall", "S", "every 60 s another engine stands still for S seconds")     \
+	X(RESTART, "restart", "S", "every S seconds another engine comes back empty")      \
+	X(SAMPLE, "sample", "S", "seconds between agents' samples (0.1)")                  \
+	X(NO_OWN, "no-own-dispatches", NULL, "samples as they are, nothing added")         \
+	X(BANDWIDTH, "kv-bandwidth", "GB/S", "prefixes are pulled, believed and really")   \
+	X(CAP, "long-prefill-cap", "N", NULL)                                              \
+	X(LIST, "list", NULL, "shows arms and keys")                                       \
+	X(JSON, "json", "FILE", "write JSON there; - is stdout")                           \
 	X(DETAIL, "detail", "N", NULL)
 #define OPTION_ENUM(id, name, value, help) OPTION_##id,
 enum { OPTION_NONE, REPLAY_OPTIONS(OPTION_ENUM) };
@@ -154,6 +156,10 @@ static void list(void)
 	const char *meaning, *name;
 	unsigned suites;
 
+	printf("Suites:\n");
+#define ROW(id, name, text) printf("  %-22s %s\n", name, text);
+	REPLAY_SUITES(ROW)
+#undef ROW
 	printf("Arms (any policy's or peer's name is one, too):\n");
 	for (size_t i = 0; (name = replay_preset(i, &meaning, &suites)); i++)
 		printf("  %-22s %s\n", name, meaning);
@@ -195,6 +201,12 @@ static void take_world(struct command *c, int id, const char *value)
 		break;
 	case OPTION_SLOW:
 		set_base(c, "slow", value);
+		break;
+	case OPTION_STALL:
+		set_base(c, "stall", value);
+		break;
+	case OPTION_RESTART:
+		set_base(c, "restart_every", value);
 		break;
 	case OPTION_SAMPLE:
 		set_base(c, "sample", value);

@@ -58,33 +58,41 @@ enum replay_oracle { REPLAY_ORACLES(REPLAY_ENUM_ORACLE) REPLAY_ORACLES_NR };
 #undef REPLAY_ENUM_CACHE
 
 /* The world of an arm in numbers. X(name, default, min, max, meaning) */
-#define REPLAY_WORLD(X)                                                                           \
-	X(engines, 8, 1, STATE_ENGINES_MAX, "engines of the profile")                             \
-	X(slow, 1, 1, 100, "how many times slower the first engine is")                           \
-	X(sample, 0.1, 0.001, 3600, "seconds between an agent's samples")                         \
-	X(measured, 1, 0, 1, "1: agents publish measured speeds; 0: the policy's priors rule")    \
-	X(index_scale, 1, 0.01, 100, "capacity of the prefix index against the router's")         \
-	X(index_touch, 0, 0, 1, "1: a prompt enters the index again when its answer ends")        \
-	X(calibrate_misses, 1, 0, 1,                                                              \
-	  "0: first tokens of prompts that the engine had evicted teach no calibration")          \
-	X(first_hits, 1, 0, 1,                                                                    \
-	  "0: first turns are placed as if no engine had any of their prompt")                    \
-	X(long_prefill_cap, 0, 0, 1e6, "most prompt tokens of one request in a step; 0 = no cap") \
-	X(budget, 0, 0, 1e6, "tokens of a step; 0 = the model's 8192")                            \
-	X(kv_tokens, 0, 0, 1e9, "KV capacity; 0 = the profile's")                                 \
-	X(hold, 0, 0, 3600,                                                                       \
-	  "seconds that a decided request waits in the router before it is sent")                 \
-	X(recheck, 1, 0, 1, "1: it is decided again when it leaves; 0: goes where it was to go")  \
-	X(pull_bandwidth, 10e9, 1, 1e13, "bytes/s that a pull really takes place at")             \
-	X(pull_setup, 0.05, 0, 100, "seconds that a pull's set-up really takes")                  \
-	X(piece_overhead, 46, 0, 10000,                                                           \
-	  "tokens of a piece that are computed and thrown away: template and a part of a block")  \
-	X(piece_api, 0.015, 0, 10, "seconds before each part of a staged prompt but the first")   \
-	X(pieces_hit, 1, 0, 1, "0: no piece finds the one before it, nor the request any")        \
-	X(evidence, 1, 0, 3, "that pieces hit: 0 none, 1 cached tokens, 2 hit counter, 3 time")   \
-	X(uncuttable, 0, 0, 1, "part of the sessions whose bodies cannot be cut")                 \
-	X(requeue_api, 0.115, 0, 10, "seconds before a prompt taken back is sent again")          \
-	X(calibrate_staged, 0, 0, 1, "1: staged and requeued prompts teach calibration, too")     \
+#define REPLAY_WORLD(X)                                                                            \
+	X(engines, 8, 1, STATE_ENGINES_MAX, "engines of the profile")                              \
+	X(slow, 1, 1, 100, "how many times slower the first engine is")                            \
+	X(stall, 0, 0, 3600, "seconds that an engine stands still, one after the other; 0 = none") \
+	X(stall_every, 60, 0.1, 1e6, "seconds from stall to stall")                                \
+	X(restart_every, 0, 0, 1e6,                                                                \
+	  "seconds from restart to restart, one engine after the other: what it had is lost and "  \
+	  "sent again; 0 = none")                                                                  \
+	X(restart_down, 20, 0, 1e6, "seconds that it is away")                                     \
+	X(resend, 1, 0, 3600, "seconds until a client sends a lost request again")                 \
+	X(kv_seen, 1, 0, 1, "0: agents say nothing of KV memory, so nobody waits for room in it")  \
+	X(sample, 0.1, 0.001, 3600, "seconds between an agent's samples")                          \
+	X(measured, 1, 0, 1, "1: agents publish measured speeds; 0: the policy's priors rule")     \
+	X(index_scale, 1, 0.01, 100, "capacity of the prefix index against the router's")          \
+	X(index_touch, 0, 0, 1, "1: a prompt enters the index again when its answer ends")         \
+	X(calibrate_misses, 1, 0, 1,                                                               \
+	  "0: first tokens of prompts that the engine had evicted teach no calibration")           \
+	X(first_hits, 1, 0, 1,                                                                     \
+	  "0: first turns are placed as if no engine had any of their prompt")                     \
+	X(long_prefill_cap, 0, 0, 1e6, "most prompt tokens of one request in a step; 0 = no cap")  \
+	X(budget, 0, 0, 1e6, "tokens of a step; 0 = the model's 8192")                             \
+	X(kv_tokens, 0, 0, 1e9, "KV capacity; 0 = the profile's")                                  \
+	X(hold, 0, 0, 3600,                                                                        \
+	  "seconds that a decided request waits in the router before it is sent")                  \
+	X(recheck, 1, 0, 1, "1: it is decided again when it leaves; 0: goes where it was to go")   \
+	X(pull_bandwidth, 10e9, 1, 1e13, "bytes/s that a pull really takes place at")              \
+	X(pull_setup, 0.05, 0, 100, "seconds that a pull's set-up really takes")                   \
+	X(piece_overhead, 46, 0, 10000,                                                            \
+	  "tokens of a piece that are computed and thrown away: template and a part of a block")   \
+	X(piece_api, 0.015, 0, 10, "seconds before each part of a staged prompt but the first")    \
+	X(pieces_hit, 1, 0, 1, "0: no piece finds the one before it, nor the request any")         \
+	X(evidence, 1, 0, 3, "that pieces hit: 0 none, 1 cached tokens, 2 hit counter, 3 time")    \
+	X(uncuttable, 0, 0, 1, "part of the sessions whose bodies cannot be cut")                  \
+	X(requeue_api, 0.115, 0, 10, "seconds before a prompt taken back is sent again")           \
+	X(calibrate_staged, 0, 0, 1, "1: staged and requeued prompts teach calibration, too")      \
 	X(rescue, 0, 0, 1, "1: who waits for a first token leaves an engine that hangs")
 
 struct replay_arm {
@@ -122,6 +130,8 @@ struct replay_request {
 	uint32_t held_tokens;  /* by home at the decision, truly; at turn 1: as best_hit_tokens */
 	uint32_t offload;      /* enum replay_offload */
 	uint32_t reason, move; /* of the policy's choice */
+	uint32_t lost;         /* answers that broke off with their engine; it was sent again */
+	uint32_t resends;      /* that often, and when no engine was there */
 	int16_t engine, home;
 };
 
@@ -213,6 +223,9 @@ static inline enum policy_class replay_class_of(const struct replay_arm *arm,
 	X(offloads_t1, "requests",                                                                 \
 	  "sent elsewhere than where most of the prompt was cached, at turn 1")                    \
 	X(offloads_t1_paid, "requests", "of these, as above")                                      \
+	X(lost, "answers",                                                                         \
+	  "that broke off with their engine; all were sent again, and nothing "                    \
+	  "of the broken answer counts")                                                           \
 	X(pulls, "requests", "whose prefix came from another engine")                              \
 	X(hit_ratio, "ratio", "prompt tokens that the engines found cached")                       \
 	X(ideal_hit_ratio, "ratio", "that an endless, never missed cache would have held")         \
@@ -285,6 +298,7 @@ const char *replay_preset(size_t i, const char **ret_meaning, unsigned *ret_suit
 	X(MIGRATION, "migration", "what may move a session, and pulls")      \
 	X(PEERS, "peers", "other dispatchers' rules")                        \
 	X(STATE, "state", "how fresh the state is, and who adds what to it") \
+	X(FAULTS, "faults", "a slow engine, stalls, restarts")               \
 	X(ORACLE, "oracle", "what knowing the engines fully would give")     \
 	X(STAGE, "stage", "pieces, requeue and the cold slot")
 enum replay_suite {

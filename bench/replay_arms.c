@@ -16,11 +16,12 @@
 #define STATE     BIT(STATE)
 #define ORACLE    BIT(ORACLE)
 #define STAGE     BIT(STAGE)
+#define FAULTS    BIT(FAULTS)
 
 /* X(name, what it sets, suites, meaning). "A" is the contention model without any rule or discount.
  */
 #define PRESETS(X)                                                                                 \
-	X("linear", "policy=linear+migrate=off", DESIGN | MIGRATION | PEERS | ORACLE,              \
+	X("linear", "policy=linear+migrate=off", DESIGN | MIGRATION | PEERS | ORACLE | FAULTS,     \
 	  "the baseline")                                                                          \
 	X("round-robin", "policy=round-robin", DESIGN, "")                                         \
 	X("least-requests", "policy=least-requests", DESIGN, "")                                   \
@@ -31,7 +32,7 @@
 	X("v3-context", "policy=v3+migrate=off+v3_decode_tokens=context", DESIGN,                  \
 	  "decode tokens read as contexts")                                                        \
 	X("A", "policy=contention+migrate=off+migration_discount=none",                            \
-	  DESIGN | MIGRATION | PEERS | STATE | ORACLE, "contention, nothing else")                 \
+	  DESIGN | MIGRATION | PEERS | STATE | ORACLE | FAULTS, "contention, nothing else")        \
 	X("A-subtract", "policy=contention+migrate=off+migration_discount=subtract",               \
 	  DESIGN | MIGRATION, "with the design document's discount")                               \
 	X("A-amortise", "policy=contention+migrate=off+migration_discount=amortise", MIGRATION,    \
@@ -54,8 +55,8 @@
 	X("A+B-pending",                                                                           \
 	  "policy=contention+migrate=force+migration_discount=none+migration_trigger=pending",     \
 	  MIGRATION, "forced by the prefill ahead")                                                \
-	X("eft", "policy=eft+migrate=off", DESIGN | MIGRATION | PEERS | STATE | STAGE | ORACLE,    \
-	  "chooses freely")                                                                        \
+	X("eft", "policy=eft+migrate=off",                                                         \
+	  DESIGN | MIGRATION | PEERS | STATE | STAGE | ORACLE | FAULTS, "chooses freely")          \
 	X("oracle", "policy=eft+migrate=off+oracle=own", ORACLE,                                   \
 	  "engines' copies run ahead: the earliest first token")                                   \
 	X("oracle-social", "policy=eft+migrate=off+oracle=social", ORACLE,                         \
@@ -114,7 +115,29 @@
 	X("eft-record-1s", "policy=eft+migrate=off+state=record+sample=1", STATE, "of a second")   \
 	X("eft-1s", "policy=eft+migrate=off+sample=1", STATE, "samples of a second")               \
 	X("eft-5s", "policy=eft+migrate=off+sample=5", STATE, "")                                  \
-	X("eft-half-index", "policy=eft+migrate=off+index_scale=0.5", STATE, "")
+	X("eft-half-index", "policy=eft+migrate=off+index_scale=0.5", STATE, "")                   \
+	X("linear-slow", "policy=linear+migrate=off+slow=2.5", FAULTS,                             \
+	  "the first engine is 2.5 x slower")                                                      \
+	X("A-slow", "policy=contention+migrate=off+migration_discount=none+slow=2.5", FAULTS, "")  \
+	X("eft-slow", "policy=eft+migrate=off+slow=2.5", FAULTS, "")                               \
+	X("eft-slow-unmeasured", "policy=eft+migrate=off+slow=2.5+measured=0", FAULTS,             \
+	  "agents measure no speeds")                                                              \
+	X("eft-slow-blind", "policy=eft+migrate=off+slow=2.5+measured=0+calibration_max=1",        \
+	  FAULTS, "nor is anything calibrated")                                                    \
+	X("oracle-slow", "policy=eft+migrate=off+slow=2.5+oracle=own", FAULTS, "")                 \
+	X("linear-stall", "policy=linear+migrate=off+stall=20", FAULTS,                            \
+	  "each minute another engine stands still for 20 s")                                      \
+	X("A-stall", "policy=contention+migrate=off+migration_discount=none+stall=20", FAULTS, "") \
+	X("eft-stall", "policy=eft+migrate=off+stall=20", FAULTS, "")                              \
+	X("sglang-stall", "peer=sglang+stall=20", FAULTS, "")                                      \
+	X("oracle-stall", "policy=eft+migrate=off+stall=20+oracle=own", FAULTS,                    \
+	  "knows when it ends")                                                                    \
+	X("linear-restart", "policy=linear+migrate=off+restart_every=60", FAULTS,                  \
+	  "each minute another engine comes back empty after 20 s")                                \
+	X("A-restart", "policy=contention+migrate=off+migration_discount=none+restart_every=60",   \
+	  FAULTS, "")                                                                              \
+	X("eft-restart", "policy=eft+migrate=off+restart_every=60", FAULTS, "")                    \
+	X("sglang-restart", "peer=sglang+restart_every=60", FAULTS, "")
 
 static const struct {
 	const char *name, *sets, *meaning;

@@ -126,8 +126,8 @@ static void print_classes(const struct replay_table *t)
 
 static void print_moves(const struct replay_table *t)
 {
-	printf("%-22s %6s %6s %7s  %6s %6s %6s %6s %6s %6s  %6s\n", "requests", "hot", "victim",
-	       "cand", "moves", "hot", "forced", "paid", "turn 1", "paid", "pulls");
+	printf("%-22s %6s %6s %7s  %6s %6s %6s %6s %6s %6s  %6s %6s\n", "requests", "hot", "victim",
+	       "cand", "moves", "hot", "forced", "paid", "turn 1", "paid", "pulls", "lost");
 	for (size_t i = 0; i < t->arms; i++) {
 		printf("%-22s", t->arm[i].name);
 		print_mean(t, i, REPLAY_hot, 6, 0);
@@ -140,6 +140,7 @@ static void print_moves(const struct replay_table *t)
 		print_mean(t, i, REPLAY_offloads_t1, 6, 1);
 		print_mean(t, i, REPLAY_offloads_t1_paid, 6, 1);
 		print_mean(t, i, REPLAY_pulls, 7, 1);
+		print_mean(t, i, REPLAY_lost, 6, 1);
 		putchar('\n');
 	}
 	putchar('\n');

@@ -57,7 +57,7 @@ static int send_again(struct sim *s, uint32_t index)
 		policy_prefill_s(&s->arm->params, &lane->seen, ticket->prompt_tokens, rest);
 	ledger_dispatch(&s->ledger, ticket, s->now_ns);
 	lane->sends++;
-	return sim_push(s, s->now_ns + sim_ns(s->arm->requeue_api), EVENT_SUBMIT, index);
+	return sim_push_part(s, EVENT_SUBMIT, index, s->arm->requeue_api);
 }
 
 static uint32_t index_of(struct sim *s, struct requeue_cold *cold)
@@ -125,6 +125,65 @@ int requeue_sim_running(struct sim *s, uint32_t index)
 		send.start_ns += sim_ns(lane->start_s);
 	requeue_sent(&s->stage->requeue, &lane->cold, ticket->engine, &send, s->now_ns);
 	return stage_sim_poll(s, ticket->engine);
+}
+
+/* ---- restarts ---- */
+
+/* On its engine, on its way to it, or between two parts of it. */
+static int is_on(const struct sim *s, uint32_t index, unsigned engine)
+{
+	const struct sim_request *r = &s->request[index];
+	const struct sim_lane *lane = &s->stage->lane[index];
+
+	return r->chain && !r->held && !lane->entry.waiting && lane->committed_ns != 0 &&
+	       r->ticket.engine == engine;
+}
+
+/* A ticket of a part that had not reached the engine. */
+static int unsent(struct sim *s, const struct sim_lane *lane, const struct ledger_ticket *ticket)
+{
+	int so = ticket->phase != LEDGER_FREE && !lane->model;
+
+	s->stage->engine[ticket->engine].lefts += (uint64_t)so;
+	return so;
+}
+
+static void lose(struct sim *s, uint32_t index)
+{
+	struct sim_lane *lane = sim_lane(s, index);
+	struct sim_request *r = &s->request[index];
+	int piece = lane->piece.phase != LEDGER_FREE;
+
+	s->stage->aborts += lane->model && !piece;
+	s->run->stage.pieces -= (uint64_t)unsent(s, lane, &lane->piece);
+	unsent(s, lane, &r->ticket);
+	ledger_end(&s->ledger, &lane->piece, LEDGER_FAILED, s->now_ns);
+	ledger_end(&s->ledger, &r->ticket, LEDGER_FAILED, s->now_ns);
+	stage_sim_drop_books(s, index);
+	requeue_leave(&s->stage->requeue, &lane->pass);
+	memset(&lane->stage, 0, sizeof(lane->stage));
+	lane->model = NULL;
+	lane->committed_ns = 0;
+	lane->sends = lane->looked_up = 0;
+}
+
+int stage_sim_lose_all(struct sim *s, unsigned engine)
+{
+	int err = 0;
+
+	for (uint32_t i = 0; i < s->run->requests && !err; i++) {
+		struct ledger_ticket *left = &s->stage->lane[i].left;
+
+		if (left->phase != LEDGER_FREE && left->engine == engine) {
+			ledger_end(&s->ledger, left, LEDGER_ABORTED, s->now_ns);
+			s->stage->engine[engine].left--;
+		}
+		if (!is_on(s, i, engine))
+			continue;
+		lose(s, i);
+		err = sim_resend(s, i);
+	}
+	return err;
 }
 
 /* ---- rescue ---- */

@@ -17,10 +17,10 @@ static int earlier(const struct event *a, const struct event *b)
 	return a->index < b->index;
 }
 
-/* Samples and looks go on for ever: they alone bring nothing to an end. */
+/* Samples, looks and faults go on for ever: they alone bring nothing to an end. */
 static int leads_on(enum event_kind kind)
 {
-	return kind != EVENT_SAMPLE && kind != EVENT_TICK;
+	return kind != EVENT_SAMPLE && kind != EVENT_TICK && kind != EVENT_FAULT;
 }
 
 int sim_push(struct sim *s, uint64_t at_ns, enum event_kind kind, uint32_t index)
@@ -70,7 +70,7 @@ static int step_begin(struct sim *s, unsigned engine)
 {
 	struct sim_engine *e = &s->engine[engine];
 	struct model_figures f;
-	uint64_t end = model_begin(e->model, s->now_ns);
+	uint64_t end = sim_resting(s, e) ? MODEL_NEVER : model_begin(e->model, s->now_ns);
 
 	e->step_end_ns = end;
 	if (end == MODEL_NEVER)
@@ -91,6 +91,12 @@ void sim_prompt(struct sim *s, uint32_t index)
 	s->ids_are = 1;
 }
 
+int sim_push_part(struct sim *s, enum event_kind kind, uint32_t index, double after_s)
+{
+	s->request[index].submit_ns = s->now_ns + sim_ns(after_s);
+	return sim_push(s, s->request[index].submit_ns, kind, index);
+}
+
 int sim_kick(struct sim *s, unsigned engine)
 {
 	return s->engine[engine].step_end_ns == MODEL_NEVER ? step_begin(s, engine) : 0;
@@ -104,6 +110,7 @@ int sim_submit(struct sim *s, uint32_t index)
 	struct model_request *request;
 
 	sim_prompt(s, index);
+	r->submit_ns = 0;
 	if (!r->answer) { /* it may be sent again */
 		r->answer = malloc(turn->output_tokens * sizeof(*r->answer));
 		if (!r->answer)
@@ -181,9 +188,13 @@ static int step_end(struct sim *s, unsigned engine)
 {
 	struct sim_engine *e = &s->engine[engine];
 	const struct model_event *events;
-	size_t nr = model_end(e->model, &events);
+	size_t nr;
 	int err = 0;
 
+	if (e->step_end_ns != s->now_ns) /* it was put off, or the engine is gone */
+		return 0;
+	nr = model_end(e->model, &events);
+	e->step_end_ns = MODEL_NEVER;
 	for (size_t i = 0; i < nr && !err; i++)
 		err = engine_said(s, &events[i]);
 	sim_view_step(s, e);
@@ -197,11 +208,14 @@ static int arrive(struct sim *s, uint32_t index)
 {
 	int err;
 
-	s->run->request[index].arrive_ns = s->now_ns;
+	if (!s->run->request[index].resends)
+		s->run->request[index].arrive_ns = s->now_ns;
 	if (s->arm->hold == 0)
 		return stage_sim_arrive(s, index);
 	sim_prompt(s, index);
 	err = sim_hold(s, index);
+	if (err == -E2BIG)
+		return sim_nowhere(s, index);
 	return err ? err : sim_push(s, s->now_ns + sim_ns(s->arm->hold), EVENT_RELEASE, index);
 }
 
@@ -211,11 +225,26 @@ static int sample(struct sim *s, unsigned engine)
 	return sim_push(s, s->now_ns + sim_ns(s->arm->sample), EVENT_SAMPLE, engine);
 }
 
+static int resume(struct sim *s, unsigned engine)
+{
+	int err = sim_kick(s, engine);
+
+	return err ? err : stage_sim_release(s);
+}
+
 static int happen(struct sim *s, const struct event *e)
 {
+	int part = e->kind == EVENT_SUBMIT || e->kind == EVENT_PIECE;
+
+	if (part && s->request[e->index].submit_ns != s->now_ns) /* it was lost on its way */
+		return 0;
 	switch (e->kind) {
 	case EVENT_STEP:
 		return step_end(s, e->index);
+	case EVENT_FAULT:
+		return sim_fault(s, e->index);
+	case EVENT_RESUME:
+		return resume(s, e->index);
 	case EVENT_SAMPLE:
 		return sample(s, e->index);
 	case EVENT_SUBMIT:
@@ -318,16 +347,16 @@ static int begin(struct sim *s, uint64_t seed)
 	s->request = calloc(w->turns + 1, sizeof(*s->request));
 	s->session = calloc(w->sessions + 1, sizeof(*s->session));
 	s->ids = malloc((longest + (size_t)s->arm->piece_overhead) * sizeof(*s->ids));
-	s->sent = malloc(2 * (w->turns + 1) * sizeof(*s->sent)); /* each may be rescued once */
 	s->run->request = calloc(w->turns + 1, sizeof(*s->run->request));
 	s->run->requests = w->turns;
-	if (!s->request || !s->session || !s->ids || !s->sent || !s->run->request)
+	if (!s->request || !s->session || !s->ids || !s->run->request)
 		return -ENOMEM;
 	for (size_t i = 0; i < w->sessions; i++)
 		session_init(&s->session[i], (struct session_time){ .ns = s->now_ns });
 	int err = engines_new(s);
 	err = err ? err : index_new(s);
 	err = err ? err : stage_sim_new(s);
+	err = err ? err : sim_faults_begin(s);
 	return err ? err : arrivals(s);
 }
 

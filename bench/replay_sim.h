@@ -27,6 +27,8 @@ static_assert(SIM_BLOCK * SIM_TOKEN_BYTES == LIMIT_CONTENT_BLOCK_BYTES, "the ind
 /* In the order in which they happen when they fall on the same moment. */
 enum event_kind {
 	EVENT_STEP,
+	EVENT_FAULT,  /* index: enum fault, of replay_faults.c */
+	EVENT_RESUME, /* an engine that stood still or was away goes on */
 	EVENT_SAMPLE,
 	EVENT_SUBMIT,
 	EVENT_PIECE,   /* of a staged request: it reaches the engine */
@@ -51,14 +53,14 @@ struct sim_rate {
 
 struct sim_engine {
 	struct model *model;
-	uint64_t stalled_until_ns, down_until_ns; /* replay_faults.c */
-	uint64_t step_begin_ns, step_end_ns;      /* MODEL_NEVER = none runs */
-	uint64_t step_lasts_ns;                   /* as the step model has it: no stall in it */
-	uint64_t computed_tokens;                 /* by the step's begin */
-	struct model_figures shown;    /* what its own metrics say: of the last step's end */
-	struct engine_state state;     /* the agent's record */
-	struct model_figures sampled;  /* all of its figures, truly, when it was sampled, */
-	double sampled_pending_tokens; /* and what it had to prefill then */
+	uint64_t stalled_ns, stalled_until_ns, down_until_ns, restarts; /* replay_faults.c */
+	uint64_t step_begin_ns, step_end_ns; /* MODEL_NEVER = none runs */
+	uint64_t step_lasts_ns;              /* as the step model has it: no stall in it */
+	uint64_t computed_tokens;            /* by the step's begin */
+	struct model_figures shown;          /* what its own metrics say: of the last step's end */
+	struct engine_state state;           /* the agent's record */
+	struct model_figures sampled;        /* all of its figures, truly, when it was sampled, */
+	double sampled_pending_tokens;       /* and what it had to prefill then */
 	struct sim_rate prefill, decode;
 	struct window ttft;
 	struct view_calibration calibration;
@@ -72,9 +74,17 @@ struct sim_request {
 	uint32_t pulled_tokens;
 	uint32_t expected_tokens; /* to be found cached */
 	double pull_s, predicted_raw_s, prefill_s;
+	uint64_t submit_ns; /* when its next part reaches the engine; 0 = none is on its way */
 	struct policy_choice *held; /* decided and held, not yet committed */
 	uint64_t held_tokens;       /* uncached, as the ledger counts it */
 	uint64_t draw[2];           /* the decision's, for its re-check */
+};
+
+/* What was sent, in order, for peers' windows. */
+struct sim_sent {
+	uint64_t at_ns;
+	double prefill_s;
+	uint32_t engine;
 };
 
 struct sim {
@@ -97,10 +107,11 @@ struct sim {
 	void *prefix_memory;
 	uint64_t random, cursor;
 	struct view_budget moves;
-	uint32_t *sent; /* turns in the order of their dispatch, for peers' windows */
-	size_t sents, sents_old;
+	struct sim_sent *sent;
+	size_t sents, sents_old, sents_room;
+	uint32_t faults[2]; /* so far, of each kind */
 	double window_prefill_s[STATE_ENGINES_MAX];
-	struct policy_choice choice, stay;
+	struct policy_choice choice;
 	int waits;                                /* what sim_decide() chose cannot be sent yet */
 	struct sim_stage *stage;                  /* replay_stage.h */
 	struct model *scratch[STATE_ENGINES_MAX]; /* engines' copies, to be run ahead */
@@ -138,6 +149,16 @@ int sim_push(struct sim *s, uint64_t at_ns, enum event_kind kind, uint32_t index
 void sim_prompt(struct sim *s, uint32_t index); /* makes it the prompt at hand */
 int sim_submit(struct sim *s, uint32_t index);  /* the request's own bytes reach its engine */
 int sim_kick(struct sim *s, unsigned engine);   /* something was submitted to it */
+/* A part of the request, piece or itself, reaches its engine after so long. */
+int sim_push_part(struct sim *s, enum event_kind kind, uint32_t index, double after_s);
+
+/* replay_faults.c */
+int sim_faults_begin(struct sim *s);
+int sim_fault(struct sim *s, uint32_t fault);
+int sim_resting(const struct sim *s, const struct sim_engine *e); /* it begins no step */
+uint64_t sim_back_ns(const struct sim *s);      /* when the first that is away is back */
+int sim_resend(struct sim *s, uint32_t index);  /* lost with its engine: its client asks again */
+int sim_nowhere(struct sim *s, uint32_t index); /* -E2BIG: no engine will ever take it */
 
 /* replay_view.c: what the router knows, and its decision; s->waits: it is none yet. */
 int sim_decide(struct sim *s, uint32_t index);
@@ -146,6 +167,7 @@ int sim_hold(struct sim *s, uint32_t index);
 /* The engine's own metrics count a prefill, a request's or a piece's. */
 void sim_view_computed(struct sim *s, unsigned engine, const struct model_life *life);
 void sim_view_sample(struct sim *s, unsigned engine);
+void sim_view_lost(struct sim *s, unsigned engine); /* the router sees it away */
 void sim_view_step(struct sim *s, struct sim_engine *e);
 void sim_view_first_token(struct sim *s, struct sim_engine *e, const struct sim_request *r,
 			  double ttft_s, uint32_t cached_tokens);

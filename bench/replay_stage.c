@@ -166,6 +166,10 @@ static int decide_again(struct sim *s, uint32_t index)
 
 	sim_prompt(s, index);
 	err = sim_decide(s, index);
+	if (err == -E2BIG && sim_back_ns(s) != MODEL_NEVER) { /* it waits on for any to come back */
+		hold(s, &lane->entry, 1);
+		return 0;
+	}
 	if (err || s->waits)
 		return err;
 	err = sim_measure(s, index);
@@ -221,6 +225,8 @@ int stage_sim_arrive(struct sim *s, uint32_t index)
 
 	sim_prompt(s, index);
 	err = sim_decide(s, index);
+	if (err == -E2BIG)
+		return sim_nowhere(s, index);
 	if (err || s->waits)
 		return err;
 	err = sim_measure(s, index);
@@ -326,7 +332,7 @@ static int send_request(struct sim *s, uint32_t index, uint32_t cached, double a
 	ledger_dispatch(&s->ledger, ticket, s->now_ns);
 	lane->sends++;
 	if (after_s > 0)
-		return sim_push(s, s->now_ns + sim_ns(after_s), EVENT_SUBMIT, index);
+		return sim_push_part(s, EVENT_SUBMIT, index, after_s);
 	return sim_submit(s, index);
 }
 
@@ -345,7 +351,7 @@ static int send_piece(struct sim *s, uint32_t index, double after_s)
 	s->run->stage.pieces++;
 	sim_note_piece(s, index, lane->piece.engine, next->cut_tokens);
 	if (after_s > 0)
-		return sim_push(s, s->now_ns + sim_ns(after_s), EVENT_PIECE, index);
+		return sim_push_part(s, EVENT_PIECE, index, after_s);
 	return stage_sim_piece_due(s, index);
 }
 
@@ -424,6 +430,7 @@ int stage_sim_piece_due(struct sim *s, uint32_t index)
 	struct model_submission submission;
 	int err;
 
+	s->request[index].submit_ns = 0;
 	piece_make(s, index, &submission);
 	model_figures_get(e->model, &lane->before);
 	lane->sent_ns = s->now_ns;

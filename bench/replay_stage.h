@@ -93,6 +93,7 @@ double stage_sim_took_s(const struct sim *s, uint32_t index);
 void stage_sim_drop_books(struct sim *s, uint32_t index);
 
 /* replay_requeue.c */
+int stage_sim_lose_all(struct sim *s, unsigned engine); /* what it had is gone, and sent again */
 int requeue_sim_passes(struct sim *s, uint32_t index);  /* a request that is not cold was sent */
 int requeue_sim_leaves(struct sim *s, uint32_t index);  /* first token */
 int requeue_sim_running(struct sim *s, uint32_t index); /* a cold one has reached the engine */

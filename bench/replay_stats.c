@@ -136,6 +136,7 @@ static void take_request(struct tally *t, size_t i)
 	f[REPLAY_candidates] += candidate;
 	f[REPLAY_hot] += hot;
 	f[REPLAY_victims] += hot && ttft_s > victim_s;
+	f[REPLAY_lost] += r->lost;
 	f[REPLAY_pulls] += r->pulled_tokens > 0;
 	f[REPLAY_hit_ratio] += r->cached_tokens;
 	f[REPLAY_ideal_hit_ratio] += turn->ideal_hit_tokens;

@@ -11,6 +11,8 @@
 static const double prefill_memory = 65536, prefill_enough = 256;
 static const double decode_memory = 4096, decode_enough = 32;
 
+static const uint64_t stall_ns = 10000000000ull; /* an agent's default */
+
 /* ---- engines seen through their agents ---- */
 
 static void rate_add(struct sim_rate *r, double memory, double amount, double time_s)
@@ -38,6 +40,27 @@ void sim_view_step(struct sim *s, struct sim_engine *e)
 			 (double)(s->now_ns - e->step_begin_ns) * 1e-9 * (double)decoded);
 }
 
+static uint64_t epoch_of(const struct sim_engine *e)
+{
+	return 1 + e->restarts;
+}
+
+/* An agent calls an engine stalled that has work and shows no progress for its --stall. */
+static enum engine_health health_of(const struct sim *s, const struct sim_engine *e)
+{
+	int still = e->stalled_until_ns > s->now_ns && e->sampled.running > 0 &&
+		    s->now_ns - e->stalled_ns > stall_ns;
+
+	return still ? ENGINE_HEALTH_STALLED : ENGINE_HEALTH_UP;
+}
+
+/* As the router on an engine that refuses connections: nothing is assumed of what comes back. */
+void sim_view_lost(struct sim *s, unsigned engine)
+{
+	ledger_engine_restarted(&s->ledger, engine, s->now_ns);
+	prefix_reset(&s->prefix, engine);
+}
+
 void sim_view_sample(struct sim *s, unsigned engine)
 {
 	struct sim_engine *e = &s->engine[engine];
@@ -45,12 +68,16 @@ void sim_view_sample(struct sim *s, unsigned engine)
 	struct engine_state *state = &e->state;
 	const struct model_figures *f = &e->shown;
 
+	if (e->down_until_ns > s->now_ns) { /* nobody answers its agent */
+		state->health = ENGINE_HEALTH_DOWN;
+		return;
+	}
 	model_figures_get(e->model, &e->sampled);
 	e->sampled_pending_tokens = pending_tokens(e, &e->sampled);
 	*state = (struct engine_state){ .read_ns = s->now_ns,
 					.period_ns = sim_ns(s->arm->sample),
-					.epoch = 1,
-					.health = ENGINE_HEALTH_UP };
+					.epoch = epoch_of(e),
+					.health = health_of(s, e) };
 	if (s->arm->head == REPLAY_HEAD_SGLANG) {
 		f = &e->sampled;
 		ENGINE_SET(state, pending_prefill_tokens, (uint64_t)e->sampled_pending_tokens);
@@ -58,8 +85,10 @@ void sim_view_sample(struct sim *s, unsigned engine)
 	}
 	ENGINE_SET(state, running, f->running);
 	ENGINE_SET(state, waiting, f->waiting);
-	ENGINE_SET(state, kv_used_tokens, f->blocks_used * MODEL_BLOCK);
-	ENGINE_SET(state, kv_capacity_tokens, options->kv_tokens);
+	if (s->arm->kv_seen) {
+		ENGINE_SET(state, kv_used_tokens, f->blocks_used * MODEL_BLOCK);
+		ENGINE_SET(state, kv_capacity_tokens, options->kv_tokens);
+	}
 	ENGINE_SET(state, max_model_len, options->context_max);
 	ENGINE_SET(state, generation_tokens_total, f->generated_tokens);
 	ENGINE_SET(state, prompt_tokens_total, f->prompt_tokens);
@@ -74,8 +103,12 @@ void sim_view_sample(struct sim *s, unsigned engine)
 
 static int home_of(const struct sim *s, uint32_t session)
 {
-	static const uint64_t epochs[STATE_ENGINES_MAX]; /* nobody restarts */
-	uint32_t home = session_home(&s->session[session], epochs, s->engines);
+	uint64_t epochs[STATE_ENGINES_MAX];
+	uint32_t home;
+
+	for (unsigned i = 0; i < s->engines; i++)
+		epochs[i] = epoch_of(&s->engine[i]);
+	home = session_home(&s->session[session], epochs, s->engines);
 
 	return home == SESSION_NO_ENGINE ? -1 : (int)home;
 }
@@ -141,6 +174,8 @@ static void view_of(const struct sim *s, const struct sim_engine *e, struct poli
 	p->decoding = (float)f.decoding;
 	p->decode_context_tokens = (float)f.decode_context_tokens;
 	p->pending_prefill_tokens = (float)pending;
+	if (!s->arm->kv_seen)
+		return;
 	p->kv_used_tokens = (uint32_t)f.blocks_used * MODEL_BLOCK;
 	p->kv_capacity_tokens = (uint32_t)model_options_of(e->model)->kv_tokens;
 }
@@ -158,6 +193,8 @@ static void fill_engine(struct sim *s, unsigned engine, uint32_t hit, struct pol
 				    .calibration = &e->calibration,
 				    .hit_tokens = hit };
 
+	if (e->down_until_ns > s->now_ns)
+		seen.flags &= ~(uint32_t)POLICY_ALIVE;
 	if (s->arm->params.kv_transfer != 0)
 		seen.flags |= POLICY_PULLS | POLICY_SOURCE;
 	window_expire(&e->ttft, s->now_ns, s->arm->rules.ttft_window);
@@ -190,15 +227,12 @@ static void fill_request(struct sim *s, uint32_t index, struct policy_request *p
 
 static void fill_peers(struct sim *s, struct peer_engine *peers)
 {
-	while (s->sents_old < s->sents) {
-		uint32_t index = s->sent[s->sents_old];
-		const struct sim_request *r = &s->request[index];
+	for (; s->sents_old < s->sents; s->sents_old++) {
+		const struct sim_sent *sent = &s->sent[s->sents_old];
 
-		if (s->now_ns - s->run->request[index].arrive_ns <
-		    SIM_PEER_WINDOW_S * 1000000000ull)
+		if (s->now_ns - sent->at_ns < SIM_PEER_WINDOW_S * 1000000000ull)
 			break;
-		s->window_prefill_s[r->ticket.engine] -= r->prefill_s;
-		s->sents_old++;
+		s->window_prefill_s[sent->engine] -= sent->prefill_s;
 	}
 	for (unsigned i = 0; i < s->engines; i++) {
 		peers[i].waiting = (double)s->engine[i].shown.waiting;
@@ -224,24 +258,13 @@ static void pull(struct sim *s, uint32_t index, uint32_t engine, int32_t source)
 	s->run->request[index].pulled_tokens = there > here ? there - here : 0;
 }
 
-static double stay_s(struct sim *s, const struct policy_request *request,
-		     const struct policy_engine *engines)
-{
-	struct policy_params params = s->arm->params;
-	const struct policy_cost *home = &s->stay.cost[request->home];
-
-	params.policy = POLICY_LEAST_REQUESTS; /* shows the step model's terms */
-	policy_choose(&params, request, engines, s->engines, &s->stay);
-	return home->step_s + home->queue_s + home->staged_s + home->prefill_s + home->passes_s +
-	       home->kv_wait_s;
-}
-
 static void note_session(struct sim *s, uint32_t index)
 {
 	const struct workload_turn *turn = &s->workload->turn[index];
 	const struct sim_request *r = &s->request[index];
 	struct session_dispatch d = { .engine = (uint32_t)s->choice.engine,
 				      .turn = turn->turn,
+				      .epoch = epoch_of(&s->engine[s->choice.engine]),
 				      .class = s->choice.class,
 				      .chain = r->chain,
 				      .blocks = r->chain_nr };
@@ -250,8 +273,24 @@ static void note_session(struct sim *s, uint32_t index)
 			   (struct session_time){ .ns = s->now_ns });
 }
 
-static void commit(struct sim *s, uint32_t index, const struct policy_request *request,
-		   const struct policy_engine *engines)
+static int note_sent(struct sim *s, uint32_t engine, double prefill_s)
+{
+	if (s->sents == s->sents_room) {
+		size_t room = s->sents_room ? 2 * s->sents_room : 1024;
+		struct sim_sent *grown = realloc(s->sent, room * sizeof(*grown));
+
+		if (!grown)
+			return -ENOMEM;
+		s->sent = grown;
+		s->sents_room = room;
+	}
+	s->window_prefill_s[engine] += prefill_s;
+	s->sent[s->sents++] = (struct sim_sent){ s->now_ns, prefill_s, engine };
+	return 0;
+}
+
+static int commit(struct sim *s, uint32_t index, const struct policy_request *request,
+		  const struct policy_engine *engines)
 {
 	const struct policy_choice *choice = &s->choice;
 	const struct policy_cost *cost = &choice->cost[choice->engine];
@@ -265,7 +304,6 @@ static void commit(struct sim *s, uint32_t index, const struct policy_request *r
 	result->reason = choice->reason;
 	result->move = choice->move;
 	result->predicted_ttft_s = choice->predicted_ttft_s;
-	result->stay_s = view_moves(request, choice) ? stay_s(s, request, engines) : 0;
 	view_budget_spend(&s->moves, choice);
 	s->cursor = choice->cursor;
 	r->predicted_raw_s = choice->predicted_raw_s;
@@ -278,9 +316,8 @@ static void commit(struct sim *s, uint32_t index, const struct policy_request *r
 				request->prompt_tokens, uncached);
 	r->prefill_s = r->ticket.prefill_s;
 	r->ticket.prefill_s += r->pull_s;
-	s->window_prefill_s[choice->engine] += r->prefill_s;
-	s->sent[s->sents++] = index;
 	note_session(s, index);
+	return note_sent(s, (uint32_t)choice->engine, r->prefill_s);
 }
 
 /* All that one decision is made of. */
@@ -377,9 +414,8 @@ int sim_decide(struct sim *s, uint32_t index)
 	s->waits = stage_sim_waits(s, index, &l.engines[s->choice.engine]);
 	if (s->waits)
 		return 0;
-	commit(s, index, &l.request, l.engines);
 	stage_sim_decided(s, index, &l.engines[s->choice.engine]);
-	return 0;
+	return commit(s, index, &l.request, l.engines);
 }
 
 /* ---- what comes back ---- */

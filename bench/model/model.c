@@ -580,6 +580,22 @@ void model_slowdown_set(struct model *m, double slowdown)
 	m->options.slowdown = slowdown;
 }
 
+void model_restart(struct model *m)
+{
+	while (m->running_nr)
+		abandon(m, m->running[--m->running_nr]);
+	while (m->waiting) {
+		struct model_request *r = m->waiting;
+
+		queue_remove(m, r);
+		abandon(m, r);
+	}
+	kv_forget(&m->kv);
+	m->step_end_ns = MODEL_NEVER;
+	m->unbroken = 0;
+	m->events_nr = 0;
+}
+
 void model_stall(struct model *m, uint64_t ns)
 {
 	if (m->step_end_ns != MODEL_NEVER)

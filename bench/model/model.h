@@ -166,6 +166,9 @@ uint64_t model_begin(struct model *model, uint64_t now_ns);
 /* From the next step on every step takes this many times longer. */
 void model_slowdown_set(struct model *model, double slowdown);
 
+/* The engine begins anew: requests, the step under way and the cache are gone; counters go on. */
+void model_restart(struct model *model);
+
 /* What runs stands still for so long: the step under way, if there is one, ends later. */
 void model_stall(struct model *model, uint64_t ns);
 

@@ -74,6 +74,15 @@ def a_file_is_known_by_its_content(t):
 
 
 @case
+def what_an_engine_loses_is_sent_again(t):
+    faults = ("--restart", "20", "--stall", "9", "--slow", "2")
+    figures = json.loads(replay(t, *SMALL, "--arms", "eft,sglang", *faults).out)
+    for arm in figures["arms"]:
+        check(arm["figures"]["lost"]["mean"] > 0, "no answer broke off")
+        equal(sum(one["n"] for one in arm["class"].values()), 80, "requests of all classes")
+
+
+@case
 def mistakes_are_told(t):
     done = t.run("turnward-bench", "replay", "--arms", "nobody", code=2)
     contains(done.err, "there is no arm 'nobody'", "an unknown arm")

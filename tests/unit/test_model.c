@@ -835,6 +835,35 @@ static void what_a_queue_waits_for_is_counted(void **state)
 	bench_close(&b);
 }
 
+static void a_restart_leaves_nothing_but_counters(void **state)
+{
+	struct model_options async = { .async = 1 };
+	struct model_figures f;
+	struct bench b;
+
+	(void)state;
+	bench_open(&b, &async);
+	submit(&b, 1, text(1, 20000), 20000, 5);
+	submit(&b, 2, text(2, 20000), 20000, 5);
+	assert_true(step(&b));
+	assert_true(model_begin(b.model, b.now_ns) != MODEL_NEVER);
+	model_abort(b.model, model_request_at(b.model, 0)); /* planned: it would hold its blocks */
+
+	model_restart(b.model);
+
+	model_check(b.model);
+	model_figures_get(b.model, &f);
+	assert_int_equal(f.running + f.waiting + f.blocks_used + f.blocks_cached, 0);
+	assert_int_equal(f.submitted, 2);
+	assert_int_equal(f.aborted, 2);
+	assert_int_equal(f.abandoned_tokens, f.computed_tokens);
+	assert_int_equal(model_step_end(b.model), MODEL_NEVER);
+	submit(&b, 3, text(1, 1000), 1000, 1);
+	run(&b);
+	assert_int_equal(b.seen[b.seen_nr - 1].life.cached_tokens, 0);
+	bench_close(&b);
+}
+
 static void the_same_calls_give_the_same_events(void **state)
 {
 	static struct bench one, two;
@@ -892,6 +921,7 @@ int main(void)
 		CLAIM(a_stall_delays_the_step_under_way),
 		CLAIM(a_mixture_reads_more_experts_with_every_token),
 		CLAIM(what_a_queue_waits_for_is_counted),
+		CLAIM(a_restart_leaves_nothing_but_counters),
 		CLAIM(the_same_calls_give_the_same_events),
 	};
 

@@ -409,6 +409,126 @@ static void the_social_oracle_spares_those_who_decode(void **state)
 	}
 }
 
+/* The only engine stands still from second 10 to 14: the first prompt's step takes 4 s longer, the
+ * second prompt, which comes meanwhile, waits for it. */
+static void a_stall_delays_what_runs_and_what_comes(void **state)
+{
+	(void)state;
+	lone_turn(9.9, 100, 8000, 2);
+	play("eft+engines=1+stall=4+stall_every=10");
+	assert_true(fabs(ttft_s(0) - (model_s(0, 8000) + 4)) < 1e-6);
+	workload_free(&w);
+	replay_run_free(&run);
+	replay_arm_init(&arm);
+	lone_turn(11, 200, 1000, 2);
+	play("eft+engines=1+stall=4+stall_every=10");
+	assert_true(fabs(ttft_s(0) - (model_s(0, 1000) + 3)) < 1e-6);
+}
+
+/* Engines stand still one after the other: the second one from 20 to 24. */
+static void stalls_go_round(void **state)
+{
+	(void)state;
+	lone_turn(19, 100, 40000, 2);
+	lone_turn(19.5, 200, 40000, 2);
+
+	play("eft+engines=2+stall=4+stall_every=10");
+
+	double least = model_s(0, 40000);
+	int second = run.request[0].engine == 1 ? 0 : 1;
+
+	assert_true(fabs(ttft_s((size_t)second) - (least + 4)) < 1e-6);
+	/* the other engine's turn is at 30, when its prompt is still being computed */
+	assert_true(fabs(ttft_s((size_t)!second) - (least + 4)) < 1e-6);
+}
+
+/* Two turns at home, a restart between: nothing is cached, and the router knows. */
+static void a_restart_empties_cache_index_and_home(void **state)
+{
+	(void)state;
+	lone_turn(0, 100, 20000, 40);
+	next_turn(30, 200, 500, 10);
+
+	play("eft+engines=1+restart_every=25+restart_down=5");
+
+	assert_int_equal(run.request[1].lost, 0);
+	assert_int_equal(run.request[1].home, -1);
+	assert_int_equal(run.request[1].cached_tokens, 0);
+	assert_int_equal(run.request[1].offload, REPLAY_STAYED);
+	assert_true(run.request[1].predicted_ttft_s > 0.5 * model_s(0, 20540));
+	assert_true(ttft_s(1) >= model_s(0, 20540) - 1e-6);
+}
+
+/* Lost at second 10, sent again at 11; its engine is away until 15. Alone it waits for it, with a
+ * second engine it goes there. */
+static void what_a_restart_breaks_off_is_sent_again(void **state)
+{
+	double f[REPLAY_FIGURES_NR], from_arrival_s = 11 - 9.5;
+
+	(void)state;
+	for (unsigned engines = 1; engines <= 2; engines++) {
+		lone_turn(9.5, 100, 1000, 200);
+		play(engines == 1 ? "sticky+engines=1+restart_every=10+restart_down=5"
+				  : "sticky+engines=2+restart_every=10+restart_down=5");
+		assert_int_equal(replay_figures(&run, &arm, &w, f), 0);
+		if (engines == 2 && run.request[0].lost == 0) {
+			assert_true(ttft_s(0) < 1); /* it was on the other one */
+		} else {
+			double wait_s = engines == 1 ? 15 - 9.5 : from_arrival_s;
+
+			assert_true(fabs(ttft_s(0) - (wait_s + model_s(0, 1000))) < 1e-6);
+			assert_true(f[REPLAY_lost] == 1);
+		}
+		workload_free(&w);
+		replay_run_free(&run);
+		replay_arm_init(&arm);
+	}
+}
+
+static void every_request_survives_faults(void **state)
+{
+	static const char *const arms[] = {
+		"eft+restart_every=15+restart_down=10",
+		"eft+restart_every=20+stall=12+stall_every=7+kv_transfer=1+sample=1",
+		"eft+stall=30+stall_every=40+head=sglang",
+		"preble+restart_every=10+engines=2",
+		"eft+restart_every=30+restart_down=40+engines=1",
+		"oracle+restart_every=15+stall=3+stall_every=5",
+		"eft-no-agents+restart_every=20",
+		"eft-staged+restart_every=11+engines=3",
+		"eft-requeue+restart_every=13+engines=3+scheduling=async",
+		"eft-both+restart_every=17+stall=15+stall_every=20+rescue=1",
+		"eft-staged+hold=0.3+restart_every=9+restart_down=12+engines=2",
+	};
+
+	(void)state;
+	make_design(60);
+	for (size_t i = 0; i < sizeof(arms) / sizeof(arms[0]); i++) {
+		uint64_t lost = 0;
+
+		replay_arm_init(&arm);
+		play(arms[i]); /* conservation is asserted at the end of every play */
+		for (size_t k = 0; k < run.requests; k++)
+			lost += run.request[k].lost;
+		assert_true(lost > 0 || i == 2);
+		replay_run_free(&run);
+	}
+}
+
+static void agents_that_say_nothing_of_memory_hide_it(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 3; i++)
+		lone_turn(8.0 * i, 1000 + 10 * i, 30000, 3000);
+	play("eft+engines=1+kv_tokens=70000");
+	double seen_s = run.request[2].predicted_ttft_s;
+
+	replay_run_free(&run);
+	replay_arm_init(&arm);
+	play("eft+engines=1+kv_tokens=70000+kv_seen=0");
+	assert_true(run.request[2].predicted_ttft_s < seen_s - 0.3);
+}
+
 static void the_same_seed_gives_the_same_bytes(void **state)
 {
 	struct replay_run first;
@@ -597,6 +717,12 @@ int main(void)
 		CLAIM(what_is_run_ahead_comes_true),
 		CLAIM(turn_1_elsewhere_than_the_longest_hit_is_an_offload),
 		CLAIM(the_social_oracle_spares_those_who_decode),
+		CLAIM(a_stall_delays_what_runs_and_what_comes),
+		CLAIM(stalls_go_round),
+		CLAIM(a_restart_empties_cache_index_and_home),
+		CLAIM(what_a_restart_breaks_off_is_sent_again),
+		CLAIM(every_request_survives_faults),
+		CLAIM(agents_that_say_nothing_of_memory_hide_it),
 		CLAIM(the_same_seed_gives_the_same_bytes),
 		CLAIM(every_arm_answers_every_request),
 		CLAIM(nothing_is_faster_than_the_floor),
