@@ -41,16 +41,18 @@ def agent_new(t, name, engine, *args):
 class World:
     """Engines e0, e1, ... each with its agent, and a router before them."""
 
-    def __init__(self, t, io, engines=4, speed=1000, heads=("vllm",), settings=(), engine_args=()):
+    def __init__(self, t, io, engines=4, speed=1000, heads=("vllm",), settings=(), engine_args=(),
+                 agents=True):
         self.t = t
         self.engine_args = ["--speed", speed, *engine_args]
         self.heads = [heads[i % len(heads)] for i in range(engines)]
         self.engines = [engine_new(t, "--head", head, *self.engine_args) for head in self.heads]
-        self.agents = [agent_new(t, f"e{i}", e) for i, e in enumerate(self.engines)]
+        self.agents = [agent_new(t, f"e{i}", e)
+                       for i, e in enumerate(self.engines)] if agents else []
         pairs = [word for setting in settings for word in ("--set", setting)]
         self.router = t.router(*[f"e{i}={e.url}" for i, e in enumerate(self.engines)],
                                args=("--io", io, *pairs))
-        eventually(lambda: self.metric("agent_attached") == engines, 10, "every agent is seen")
+        eventually(lambda: self.metric("agent_attached") == len(self.agents), 10, "every agent is seen")
         eventually(lambda: self.metric("engine_models_known") == engines, 10, "models are known")
 
     def again(self, index):
