@@ -262,7 +262,7 @@ def what_a_stopped_probe_lost_is_counted_and_nothing_waits_for_ever(t):
         # 3 records a request: more than the ring holds, whatever the machine's speed.
         load = t.start("storm", "--address", engine.address, "--model", MODEL, "--requests", 6000,
                        "--connections", 40, "--kinds", "chat-stream", "--body", "200-300",
-                       "--tokens", "2-2", "--split", 0, "--close", 0)
+                       "--tokens", "4-4", "--split", 0, "--close", 0)
         equal(load.wait(100), 0, "the load's exit")
         told = json.loads(load.out[-1])
     finally:
@@ -301,7 +301,8 @@ def answer_with_usage(wire, request):
 
 
 TRIGGER = ("policy=contention", "migrate=force", "migration_trigger=recent-ttft",
-           "migration_wait_s=1s", "heavy_threshold=1", "cache_ratio=0", "migration_request_gap=0")
+           "migration_wait_s=1", "warm_threshold=0",
+           "heavy_threshold=1", "cache_ratio=0", "migration_request_gap=0")
 
 
 class Turns:
