@@ -2,21 +2,31 @@
 #include "bpf/collect.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-void collect_init(struct collect *c, uint64_t window_ns)
+void collect_init(struct collect *c)
 {
-	memset(&c->open, 0, sizeof(c->open));
-	c->lost = 0;
-	for (unsigned i = 0; i < STATE_ENGINES_MAX; i++)
-		collect_engine_reset(c, i, window_ns);
+	*c = (struct collect){ 0 };
 }
 
-void collect_engine_reset(struct collect *c, unsigned engine, uint64_t window_ns)
+void collect_fini(struct collect *c)
+{
+	for (unsigned i = 0; i < STATE_ENGINES_MAX; i++)
+		free(c->engine[i]);
+}
+
+int collect_engine_reset(struct collect *c, unsigned engine, uint64_t window_ns)
 {
 	assert(engine < STATE_ENGINES_MAX);
-	timing_init(&c->engine[engine], window_ns);
+	free(c->engine[engine]);
+	c->engine[engine] = calloc(1, sizeof(struct timing));
+	if (!c->engine[engine])
+		return -ENOMEM;
+	timing_init(c->engine[engine], window_ns);
+	return 0;
 }
 
 static double seconds(uint64_t from_ns, uint64_t to_ns)
@@ -38,7 +48,7 @@ static void token(struct collect *c, const struct probe_record *r, uint64_t now_
 	if (!e || e->token)
 		return; /* without a place END cannot know: it is left to it */
 	e->token = e->streams = 1;
-	first_token(&c->engine[r->engine], r, now_ns);
+	first_token(c->engine[r->engine], r, now_ns);
 }
 
 /* Mean time between tokens: engines write each as it comes, so a segment is about one. */
@@ -51,7 +61,7 @@ static double token_gap_s(const struct probe_record *r)
 
 static void end(struct collect *c, const struct probe_record *r, uint64_t now_ns)
 {
-	struct timing *t = &c->engine[r->engine];
+	struct timing *t = c->engine[r->engine];
 	struct open_entry *e = open_find(&c->open, r);
 	int counted = e && e->token, broken = r->flags & (PROBE_FLAG_ABORT | PROBE_FLAG_TRUNC);
 
@@ -74,7 +84,7 @@ static void end(struct collect *c, const struct probe_record *r, uint64_t now_ns
 
 int collect_take(struct collect *c, const struct probe_record *r, uint64_t now_ns)
 {
-	if (r->engine >= STATE_ENGINES_MAX || r->cookie == 0)
+	if (r->engine >= STATE_ENGINES_MAX || !c->engine[r->engine] || r->cookie == 0)
 		return 0;
 	switch (r->kind) {
 	case PROBE_START:
@@ -109,7 +119,9 @@ void collect_records(struct collect *c, uint64_t now_ns,
 		if (!e->token && e->engine < engines_nr)
 			timing_open_add(&open[e->engine], now_ns, e->start_ns, e->streams);
 	for (unsigned i = 0; i < engines_nr; i++) {
-		timing_record(&c->engine[i], now_ns, &open[i], &records[i]);
+		if (!c->engine[i])
+			continue;
+		timing_record(c->engine[i], now_ns, &open[i], &records[i]);
 		records[i].lost = c->lost;
 	}
 }

@@ -15,17 +15,18 @@
 
 enum { COLLECT_SAMPLE_MAX = 512 }; /* bytes of a sample's line */
 
-/* After collect_init(); the caller's memory. */
+/* After collect_init(); an engine in use costs a quarter of a MB. */
 struct collect {
-	struct timing engine[STATE_ENGINES_MAX];
+	struct timing *engine[STATE_ENGINES_MAX]; /* NULL = nobody has that index */
 	struct open_table open;
 	uint64_t lost; /* records, by the kernel's counter */
 };
 
-void collect_init(struct collect *c, uint64_t window_ns);
+void collect_init(struct collect *c);
+void collect_fini(struct collect *c);
 
-/* Another engine takes the index: it starts with nothing. */
-void collect_engine_reset(struct collect *c, unsigned engine, uint64_t window_ns);
+/* Another engine takes the index: it starts with nothing. -ENOMEM: it is not timed. */
+int collect_engine_reset(struct collect *c, unsigned engine, uint64_t window_ns);
 
 /* One record. 1 if it ends a request: there is a sample to write. */
 int collect_take(struct collect *c, const struct probe_record *record, uint64_t now_ns);

@@ -362,8 +362,9 @@ static int watch_targets(struct daemon *d)
 	for (uint32_t i = 0; i < d->targets.nr; i++) {
 		const struct target *t = &d->targets.target[i];
 
-		if (d->targets.renamed >> i & 1)
-			collect_engine_reset(&d->collect, i, d->options.window_ns);
+		if ((d->targets.renamed >> i & 1) &&
+		    collect_engine_reset(&d->collect, i, d->options.window_ns) < 0)
+			log_say(LOG_ERROR, "engine %s is not timed: no memory", t->name);
 		if (t->name[0])
 			log_say(LOG_INFO, "engine %s: %s, %u addresses%s%s", t->name, t->url,
 				t->addresses_nr, t->why[0] ? ": " : "", t->why);
@@ -557,7 +558,7 @@ static int start(struct daemon *d)
 			strerror(errno));
 		return EXIT_RUNTIME;
 	}
-	collect_init(&d->collect, d->options.window_ns);
+	collect_init(&d->collect);
 	describe(d);
 	while (!stopping) {
 		turn(d);
@@ -584,6 +585,7 @@ int main(int argc, char **argv)
 	if (samples_close(&d.samples) < 0 && code == EXIT_GOOD)
 		code = EXIT_RUNTIME;
 	lease_close(&d.lease);
+	collect_fini(&d.collect);
 	cgroup_close(&d.cgroup);
 	if (stopping)
 		log_say(LOG_INFO, "stopped");

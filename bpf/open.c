@@ -110,6 +110,8 @@ const struct open_entry *open_next(const struct open_table *table, const struct 
 {
 	const struct open_entry *e = after ? after + 1 : table->place;
 
+	if (table->n == 0)
+		return NULL;
 	for (; e < table->place + OPEN_PLACES; e++)
 		if (e->cookie)
 			return e;

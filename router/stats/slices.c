@@ -5,9 +5,12 @@
 
 void slices_init(struct slices *slices, uint64_t span_ns)
 {
-	hist_reset(&slices->total);
+	/* What is empty is zero: pages that nobody needs are not touched. */
+	if (slices->total.n)
+		hist_reset(&slices->total);
 	for (int i = 0; i < SLICES_NR; i++)
-		hist_reset(&slices->slice[i]);
+		if (slices->slice[i].n)
+			hist_reset(&slices->slice[i]);
 	slices->slice_ns = span_ns < SLICES_NR ? 1 : span_ns / SLICES_NR;
 	slices->newest = 0;
 }

@@ -20,6 +20,7 @@ struct slices {
 	uint64_t newest;   /* number of the youngest slice since time 0 */
 };
 
+/* Of zeroed memory, or of slices in use: empties them. */
 void slices_init(struct slices *slices, uint64_t span_ns);
 
 /* Times are CLOCK_MONOTONIC; a sample older than the youngest slice falls into that one. */

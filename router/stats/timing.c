@@ -3,14 +3,15 @@
 
 #include <assert.h>
 #include <math.h>
-#include <string.h>
 
 static const double ewma_alpha = 0.1;
 static const double quantiles[] = { 0.5, 0.9, 0.99 };
 
 void timing_init(struct timing *timing, uint64_t window_ns)
 {
-	memset(timing, 0, sizeof(*timing));
+	timing->ttft_ewma = (struct ewma){ 0 };
+	timing->first_tokens_total = timing->finished_total = 0;
+	timing->errors = timing->aborts = timing->flagged = 0;
 	slices_init(&timing->ttft, window_ns);
 	slices_init(&timing->given_up, window_ns);
 	slices_init(&timing->e2e, window_ns);

@@ -25,6 +25,7 @@ struct timing_open {
 	uint64_t other; /* unanswered requests not known to stream */
 };
 
+/* Of zeroed memory, or of one in use. */
 void timing_init(struct timing *timing, uint64_t window_ns);
 
 void timing_first_token(struct timing *timing, uint64_t now_ns, double ttft_s);

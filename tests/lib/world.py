@@ -52,7 +52,8 @@ class World:
         pairs = [word for setting in settings for word in ("--set", setting)]
         self.router = t.router(*[f"e{i}={e.url}" for i, e in enumerate(self.engines)],
                                args=("--io", io, *pairs))
-        eventually(lambda: self.metric("agent_attached") == len(self.agents), 10, "every agent is seen")
+        eventually(lambda: self.metric("agent_attached") == len(self.agents), 10,
+                   "every agent is seen")
         eventually(lambda: self.metric("engine_models_known") == engines, 10, "models are known")
 
     def again(self, index):

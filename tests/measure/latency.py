@@ -8,7 +8,9 @@ Modelled engines on the wall clock, the real router, and the probe where the ker
 import json
 import os
 import random
+import re
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -155,6 +157,135 @@ def step(t):
         step_arm(t, arm)
 
 
+# ---- probe, router, client and engine on the same requests ----
+
+def probe_new(t, *args):
+    process = t.start("turnward-probe", "--region", t.region, "--require-bpf", *args)
+    eventually(lambda: process.log("attached") or not process.alive, 10, "the probe attaches")
+    if not process.alive:
+        raise Skip("BPF is refused here: " + process.err[0])
+    return process
+
+
+def first_token(address, name, number, path):
+    """The moments, in nanoseconds, of the request's first byte and of the token at the client."""
+    words = "word " * (50 + 400 * (number % 5))
+    body = {"model": MODEL, "stream": True, "max_tokens": 8}
+    body.update({"prompt": words} if path == "/v1/completions" else
+                {"messages": [{"role": "user", "content": words}]})
+    wire = dial(address, 30)
+    begun = time.monotonic_ns()
+    wire.send(request_bytes("POST", path, body, {"X-Request-Id": name}))
+    mark = b'"text":"' if path == "/v1/completions" else b'"content":"'
+    while not any(mark in e and mark + b'"' not in e
+                  for e in wire.buffer.replace(b'": "', b'":"').split(b"\n\n")):
+        check(wire.more(), "the answer ends without a token")
+    at = time.monotonic_ns()
+    while b"0\r\n\r\n" not in wire.buffer and wire.more():
+        pass
+    wire.close()
+    return begun, at
+
+
+def agreement(t, requests=60):
+    """The table of README: how far the four clocks are apart on one first token."""
+    print("| loop | shape | n | TTFT by the probe | token: probe after engine's write "
+          "| client after probe | TTFT: router's minus probe's |\n|---|---|---|---|---|---|---|")
+    for io in LOOPS:
+        for head in ("vllm", "sglang", "llamacpp"):
+            agreement_of(t, io, head, requests)
+
+
+def agreement_of(t, io, head, requests):
+    stamps, told = t.path(f"stamps-{io}-{head}"), t.path(f"samples-{io}-{head}")
+    place = fresh_world(t, io, engines=1, speed=20, heads=(head,), agents=False,
+                        engine_args=("--stamps", stamps))
+    process = probe_new(t, "--samples", told)
+    eventually(lambda: process.wait_line("engine e0"), 10, "it knows the engine")
+    rows = []
+    for i in range(requests):
+        name = f"{io}-{head}-{i}"
+        begun, client = first_token(place.router.address, name, i,
+                                    CHAT if i % 2 else "/v1/completions")
+        outcome = eventually(lambda name=name: t.run(
+            "turnward", "explain", name, "--region", t.region, "--json").json()["outcome"], 5)
+        rows.append((begun, client, outcome))
+    eventually(lambda: len(open(told, encoding="ascii").readlines()) == requests, 10, "all told")
+    process.stop()
+    with open(stamps, encoding="ascii") as file:
+        written = [json.loads(line)["token_ns"] for line in file]
+    with open(told, encoding="ascii") as file:
+        seen = [json.loads(line) for line in file]
+    after_write = [s["t_tok_ns"] - w for s, w in zip(seen, written)]
+    ttft = [s["t_tok_ns"] - s["t0_first_ns"] for s in seen]
+    router = [(o["first_token_s"] - o["sent_s"]) * 1e9 - p for (_, _, o), p in zip(rows, ttft)]
+    client = [c - s["t_tok_ns"] for (_, c, _), s in zip(rows, seen)]
+    check(min(after_write) >= 0 and min(client) >= 0, "client >= probe >= engine's write")
+
+    def shown(values, unit=1e3):
+        low, high = statistics.median(values), sorted(values)[len(values) * 9 // 10]
+        return f"{low / unit:.3g} / {high / unit:.3g}"
+    print(f"| {io} | {head} | {len(seen)} | {shown(ttft, 1e6)} ms | {shown(after_write)} us | "
+          f"{shown(client)} us | {shown(router)} us |", flush=True)
+    place.router.stop()
+
+
+# ---- what the probe costs ----
+
+def cost(t, seconds=10, rate=10000):
+    """CPU and memory of the daemon, and of its programs, at 10,000 tokens a second."""
+    # Step time of one sequence is 13.2 ms: n streams at speed x make n x / 0.0132 tokens a second.
+    speed, streams = 10, 14
+    place = fresh_world(t, engines=4, speed=speed, agents=False, engine_args=("--realtime",))
+    process = probe_new(t)
+    stats("1")
+    load = place.storm("--connections", streams, "--requests", 1000000, "--seconds", seconds + 4,
+                       "--kinds", "chat-stream", "--body", "400-500", "--tokens", "400-500")
+    time.sleep(2)
+    cpu, runs, before = cpu_s(process.pid), programs_run(), place.metrics()
+    begun = time.monotonic()
+    time.sleep(seconds)
+    wall = time.monotonic() - begun
+    cpu, after = cpu_s(process.pid) - cpu, programs_run()
+    tokens = sum(e["tokens"] for e in [{"tokens": generated(e)} for e in place.engines])
+    ns = sum(n for n, _ in after.values()) - sum(n for n, _ in runs.values())
+    count = sum(c for _, c in after.values()) - sum(c for _, c in runs.values())
+    stats("0")
+    load.stop()
+    print(f"{tokens / (seconds + 2):.0f} tokens/s: daemon {cpu / wall * 100:.2f} % of a core, "
+          f"{rss_mib(process.pid):.1f} MiB; programs {ns / wall / 1e7:.2f} % of a core, "
+          f"{count / wall:.0f} packets/s, {ns / max(count, 1):.0f} ns each", flush=True)
+
+
+def generated(engine):
+    page = ask(engine.address, "GET", "/metrics").body.decode()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in page.split("\n")
+               if line.startswith("vllm:generation_tokens_total{"))
+
+
+def cpu_s(pid):
+    with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
+        return int(file.read().split()[0]) / 1e9
+
+
+def rss_mib(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        return int(re.search(r"VmRSS:\s+(\d+)", file.read())[1]) / 1024
+
+
+def stats(on):
+    with open("/proc/sys/kernel/bpf_stats_enabled", "w", encoding="ascii") as file:
+        file.write(on)
+
+
+def programs_run():
+    """Program id -> (run time in ns, runs), of the cgroup programs that are loaded."""
+    told = json.loads(subprocess.run(["bpftool", "-j", "prog"], capture_output=True, check=True,
+                                     text=True).stdout)
+    return {p["id"]: (p.get("run_time_ns", 0), p.get("run_cnt", 0)) for p in told
+            if p["type"] == "cgroup_skb"}
+
+
 def fresh_world(t, io="auto", **how):
     base = t.base = getattr(t, "base", t.region)
     t.region = os.path.join(base, os.urandom(3).hex())
@@ -164,7 +295,7 @@ def fresh_world(t, io="auto", **how):
     return World(t, io, **how)
 
 
-MEASURES = {f.__name__: f for f in (prediction, step)}
+MEASURES = {f.__name__: f for f in (prediction, agreement, step, cost)}
 
 
 def main():

@@ -18,7 +18,10 @@ static struct latency_record records[STATE_ENGINES_MAX];
 
 static int set_up(void **state)
 {
-	collect_init(&collect, 30 * S);
+	collect_fini(&collect);
+	collect_init(&collect);
+	collect_engine_reset(&collect, 0, 30 * S);
+	collect_engine_reset(&collect, 1, 30 * S);
 	memset(records, 0, sizeof(records));
 	return 0;
 }
@@ -167,6 +170,8 @@ static void records_of_no_engine_of_ours_are_passed_over(void **state)
 	struct probe_record r = record_of(PROBE_START, 1, 1);
 
 	r.engine = 200;
+	assert_int_equal(collect_take(&collect, &r, 11 * S), 0);
+	r.engine = 2; /* nobody has it */
 	assert_int_equal(collect_take(&collect, &r, 11 * S), 0);
 	assert_int_equal(table->n, 0);
 }
