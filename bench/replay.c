@@ -10,6 +10,7 @@
 
 #include "bench/bench.h"
 #include "bench/replay_detail.h"
+#include "bench/replay_targets.h"
 #include "shm/base/clock.h"
 #include "shm/base/exit.h"
 #include "shm/base/opt.h"
@@ -65,6 +66,7 @@ static const struct opt_program program = {
 };
 
 enum kind { KIND_DESIGN, KIND_SESSIONS, KIND_FILE };
+static const char *const sessions_file = "bench/traces/claude_code.jsonl";
 static const char *const kind_names[] = { "design", "sessions", NULL };
 
 struct command {
@@ -363,7 +365,7 @@ static void settle_load(struct command *c)
 	char why[WORKLOAD_WHY_MAX];
 
 	if (!c->file && c->kind == KIND_SESSIONS) {
-		c->file = "bench/traces/claude_code.jsonl";
+		c->file = sessions_file;
 		c->form = WORKLOAD_FORM_SESSIONS;
 	}
 	c->pick.idle = c->base.profile;
@@ -402,6 +404,12 @@ static void command_read(struct command *c, int argc, char **argv)
 		take(c, id, scan.value);
 	if (scan.first < argc)
 		opt_fail(&program, "'%s' is not expected", argv[scan.first]);
+	if (c->suite == REPLAY_SUITE_TARGETS && !c->arm_list) {
+		if (c->form >= 0 || c->pick.rate != 0)
+			opt_fail(&program, "targets are played on the mix and on sessions as they "
+					   "are");
+		return;
+	}
 	settle_load(c);
 	choose_arms(c);
 }
@@ -430,6 +438,28 @@ static void progress(const struct command *c, size_t seed, size_t arm, uint64_t 
 	fprintf(stderr, "%sreplay: seed %zu of %zu, arm %zu of %zu (%s), %.0f s%s",
 		tty ? "\r\033[K" : "", seed + 1, c->seeds, arm + 1, c->arms, c->arm[arm].name,
 		(double)(now_ns - since_ns) * 1e-9, tty ? "" : "\n");
+}
+
+static void targets_progress(size_t done, size_t of, const char *arm)
+{
+	if (isatty(STDERR_FILENO))
+		fprintf(stderr, "\r\033[Kreplay: play %zu of %zu (%s)%s", done + 1, of, arm,
+			done + 1 < of ? "" : "\r\033[K");
+	else if (done % 20 == 0)
+		fprintf(stderr, "replay: play %zu of %zu (%s)\n", done + 1, of, arm);
+}
+
+static int examine(const struct command *c)
+{
+	struct replay_targets_play play = { .base = &c->base,
+					    .seed = c->seed,
+					    .seeds = c->seeds,
+					    .requests = c->pick.requests,
+					    .sessions = c->file ? c->file : sessions_file,
+					    .json = c->json,
+					    .progress = targets_progress };
+
+	return replay_targets(&play);
 }
 
 static int play_seed(const struct command *c, size_t seed, struct replay_table *t, double *figure,
@@ -479,6 +509,8 @@ int bench_replay(int argc, char **argv)
 	int err = 0;
 
 	command_read(&c, argc, argv);
+	if (c.suite == REPLAY_SUITE_TARGETS && !c.arm_list)
+		return examine(&c);
 	scoped(free_drop) double *figure =
 		calloc(c.arms * c.seeds * REPLAY_FIGURES_NR, sizeof(*figure));
 	struct replay_table t = { .arm = c.arm,

@@ -71,6 +71,8 @@ enum replay_oracle { REPLAY_ORACLES(REPLAY_ENUM_ORACLE) REPLAY_ORACLES_NR };
 	X(kv_seen, 1, 0, 1, "0: agents say nothing of KV memory, so nobody waits for room in it")  \
 	X(sample, 0.1, 0.001, 3600, "seconds between an agent's samples")                          \
 	X(measured, 1, 0, 1, "1: agents publish measured speeds; 0: the policy's priors rule")     \
+	X(prefill_seen, 1, 0, 1,                                                                   \
+	  "0: reported prefill ahead leaves out what running prefills have still to do")           \
 	X(index_scale, 1, 0.01, 100, "capacity of the prefix index against the router's")          \
 	X(index_touch, 0, 0, 1, "1: a prompt enters the index again when its answer ends")         \
 	X(calibrate_misses, 1, 0, 1,                                                               \
@@ -300,7 +302,8 @@ const char *replay_preset(size_t i, const char **ret_meaning, unsigned *ret_suit
 	X(STATE, "state", "how fresh the state is, and who adds what to it") \
 	X(FAULTS, "faults", "a slow engine, stalls, restarts")               \
 	X(ORACLE, "oracle", "what knowing the engines fully would give")     \
-	X(STAGE, "stage", "pieces, requeue and the cold slot")
+	X(STAGE, "stage", "pieces, requeue and the cold slot")               \
+	X(TARGETS, "targets", "what must be shown, played and judged")
 enum replay_suite {
 #define REPLAY_SUITE_ENUM(id, name, meaning) REPLAY_SUITE_##id,
 	REPLAY_SUITES(REPLAY_SUITE_ENUM)

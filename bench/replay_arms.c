@@ -42,6 +42,10 @@
 	X("A+B-1.5",                                                                               \
 	  "policy=contention+migrate=force+migration_discount=none+migration_trigger=factor",      \
 	  DESIGN | MIGRATION, "forced above 1.5 x the mean")                                       \
+	X("A+B-1.3",                                                                               \
+	  "policy=contention+migrate=force+migration_discount=none+migration_trigger=factor+"      \
+	  "migration_request_factor=1.3",                                                          \
+	  MIGRATION, "forced above 1.3 x the mean")                                                \
 	X("A+B-1.2",                                                                               \
 	  "policy=contention+migrate=force+migration_discount=none+migration_trigger=factor+"      \
 	  "migration_request_factor=1.2",                                                          \

@@ -23,9 +23,12 @@ static void rate_add(struct sim_rate *r, double memory, double amount, double ti
 	r->time_s = r->time_s * keep + time_s;
 }
 
-static double pending_tokens(const struct sim_engine *e, const struct model_figures *f)
+static double pending_tokens(const struct sim *s, const struct sim_engine *e,
+			     const struct model_figures *f)
 {
-	return (double)f->pending_prefill_tokens + (double)model_waiting_uncached(e->model);
+	double running = s->arm->prefill_seen != 0 ? (double)f->pending_prefill_tokens : 0;
+
+	return running + (double)model_waiting_uncached(e->model);
 }
 
 /* A step is over: what its metrics show moves on, and a step of decodes alone is timed. */
@@ -73,7 +76,7 @@ void sim_view_sample(struct sim *s, unsigned engine)
 		return;
 	}
 	model_figures_get(e->model, &e->sampled);
-	e->sampled_pending_tokens = pending_tokens(e, &e->sampled);
+	e->sampled_pending_tokens = pending_tokens(s, e, &e->sampled);
 	*state = (struct engine_state){ .read_ns = s->now_ns,
 					.period_ns = sim_ns(s->arm->sample),
 					.epoch = epoch_of(e),
@@ -168,7 +171,7 @@ static void view_of(const struct sim *s, const struct sim_engine *e, struct poli
 
 	if (s->arm->state == REPLAY_STATE_LIVE) {
 		model_figures_get(e->model, &f);
-		pending = pending_tokens(e, &f);
+		pending = pending_tokens(s, e, &f);
 	}
 	p->num_requests = (float)(f.running + f.waiting);
 	p->decoding = (float)f.decoding;

@@ -54,6 +54,28 @@ def recorded_sessions_are_played(t):
 
 
 @case
+def targets_are_judged_by_paired_plays(t):
+    trace = os.path.join(ROOT, "bench/traces/claude_code.jsonl")
+    few = ("--requests", "60", "--seeds", "2")
+    done = t.run("turnward-bench", "replay", "--suite", "targets", "--file", trace, *few,
+                 "--json", "-", code=None, seconds=120)
+    exam = json.loads(done.out)
+    targets = {one["name"]: one for one in exam["targets"]}
+    equal(exam["of"], len(targets), "targets")
+    equal(exam["met"], sum(one["met"] for one in targets.values()), "targets that are met")
+    equal(done.code, 0 if exam["met"] == exam["of"] else 1, "exit code")
+    for one in targets.values():
+        if one["value"] is not None:
+            below = one["value"] <= one["limit"]
+            equal(one["met"], below if one["sense"] == "at most" else not below, one["name"])
+    one = targets["staged-all"]
+    arms = json.loads(replay(t, *few, "--arms", one["arm"] + "," + one["over"]).out)["arms"]
+    staged, plain = (arm["figures"]["ttft_p90_s"]["seeds"] for arm in arms)
+    ratio = sum(a / b for a, b in zip(staged, plain)) / 2
+    check(abs(one["value"] - ratio) < 1e-4, f"value {one['value']}, by hand {ratio}")
+
+
+@case
 def a_file_is_known_by_its_content(t):
     path = os.path.join(t.dir, "chats.jsonl")
     with open(path, "w") as f:
