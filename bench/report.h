@@ -99,6 +99,10 @@ void report_objects(struct out *o, const struct jread *list, const char *caption
 void report_facts(struct out *o, const struct report_doc *doc);
 void report_targets(struct out *o, const struct report_doc *doc);
 
+/* report_figures.c, report_overview.c: a replay's tables, and several replays' p90 side by side. */
+void report_figures(struct out *o, const struct report_doc *doc);
+void report_overview(struct out *o, const struct report_doc *doc, size_t docs);
+
 /* ---- charts: each writes one <figure>; captions are ours or were escaped ---- */
 
 enum { CHART_WIDTH = 1080, CHART_NAMES = 176, CHART_PANELS_MAX = 32 };

@@ -226,7 +226,9 @@ static size_t survey(const struct report_doc *doc, struct lanes *l)
 		arms += l->requests.engines > 0;
 		if (l->requests.engines > l->engines)
 			l->engines = l->requests.engines;
-		l->most = fmax(l->most, l->requests.most);
+		for (size_t e = 0; e < l->requests.engines; e++)
+			for (size_t c = 0; c < l->requests.cells; c++)
+				l->most = fmax(l->most, (double)l->requests.value[e][c]);
 	}
 	return arms;
 }

@@ -111,7 +111,7 @@ void out_escaped(struct out *o, const char *text)
 }
 
 /* Digits after the point that leave `digits` significant ones of what is printed: 9.999 is 10.0. */
-static int places(double value, int digits)
+static int places_for(double value, int digits)
 {
 	int magnitude = (int)floor(log10(value)) + 1;
 
@@ -134,17 +134,23 @@ const char *out_number(char buf[OUT_NUMBER_MAX], double value, int digits)
 	else if (size == floor(size) && size < 1e6)
 		snprintf(buf, OUT_NUMBER_MAX, "%s%.0f", sign, size);
 	else
-		snprintf(buf, OUT_NUMBER_MAX, "%s%.*f", sign, places(size, digits), size);
+		snprintf(buf, OUT_NUMBER_MAX, "%s%.*f", sign, places_for(size, digits), size);
 	return buf;
 }
 
-void out_data(struct out *o, double value, int digits)
+const char *out_fixed(char buf[OUT_NUMBER_MAX], double value, int places)
 {
-	char number[OUT_NUMBER_MAX];
+	if (!isfinite(value) || value == 0 || fabs(value) >= 1e15)
+		return out_number(buf, value, 3);
+	snprintf(buf, OUT_NUMBER_MAX, "%s%.*f", value < 0 ? "\xe2\x88\x92" : "", places,
+		 fabs(value));
+	return buf;
+}
 
+void out_data(struct out *o, double value, const char *shown)
+{
 	if (isfinite(value))
-		out_fmt(o, "<data value=\"%.12g\">%s</data>", value,
-			out_number(number, value, digits));
+		out_fmt(o, "<data value=\"%.12g\">%s</data>", value, shown);
 	else
-		out_fmt(o, "%s", out_number(number, value, digits));
+		out_fmt(o, "%s", shown);
 }

@@ -25,7 +25,9 @@ void out_escaped_mem(struct out *o, const char *text, size_t len);
  */
 enum { OUT_NUMBER_MAX = 48 };
 const char *out_number(char buf[OUT_NUMBER_MAX], double value, int digits);
-/* The same in a <data> element that has the exact value, too. */
-void out_data(struct out *o, double value, int digits);
+/* With as many digits after the point as a column of its kind has; 0 is "0". */
+const char *out_fixed(char buf[OUT_NUMBER_MAX], double value, int places);
+/* A number as it is shown in a <data> element that has the exact value, too. */
+void out_data(struct out *o, double value, const char *shown);
 
 #endif

@@ -237,6 +237,7 @@ void report_page(struct out *o, struct report_doc *doc, size_t docs, time_t now)
 	write_head(o, doc, docs, now);
 	if (docs > 1)
 		write_contents(o, doc, docs, &heads);
+	report_overview(o, doc, docs);
 	if (body.text)
 		out_fmt(o, "%s", body.text);
 	out_fmt(o, "</body></html>\n");

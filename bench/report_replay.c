@@ -9,71 +9,6 @@
 #include "bench/report_timeline.h"
 #include "shm/base/scoped.h"
 
-#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
-enum { COLUMNS_MAX = 24 };
-enum better { LOWER = -1, NEITHER, HIGHER };
-
-/* A column of a table; a group of NULL goes on with the one before. */
-struct column {
-	const char *group, *head, *path;
-	const char *error; /* the figure whose error stands beside it, or NULL */
-	enum better better;
-};
-
-static const struct column times[] = {
-	{ "TTFT, s", "mean", "ttft_s.mean", "ttft_mean_s", LOWER },
-	{ NULL, "p50", "ttft_s.p50", NULL, LOWER },
-	{ NULL, "p90", "ttft_s.p90", "ttft_p90_s", LOWER },
-	{ NULL, "p99", "ttft_s.p99", NULL, LOWER },
-	{ "TTFT mean of a class, s", "WARM", "class.WARM.mean_s", NULL, LOWER },
-	{ NULL, "MEDIUM", "class.MEDIUM.mean_s", NULL, LOWER },
-	{ NULL, "HEAVY", "class.HEAVY.mean_s", NULL, LOWER },
-	{ NULL, "turn \xe2\x89\xa5 2", "heavy_t2_mean_s", "heavy_t2_mean_s", LOWER },
-	{ "TPOT, s", "p90", "tpot_s.p90", NULL, LOWER },
-	{ "E2E, s", "mean", "e2e_s.mean", NULL, LOWER },
-	{ NULL, "p50", "e2e_s.p50", NULL, LOWER },
-	{ "requests", "victims", "victims", NULL, LOWER },
-	{ NULL, "moves", "migrations", NULL, NEITHER },
-	{ "engines", "hit", "hit_ratio", NULL, HIGHER },
-	{ NULL, "balance", "balance", NULL, LOWER },
-};
-static const char times_caption[] = "Means over seeds \xc2\xb1 their standard error; arms by TTFT "
-				    "p90, the best value of a column "
-				    "bold, the base's name bold. Lower is better, but for hit (the "
-				    "share of prompt tokens found "
-				    "cached). Turn \xe2\x89\xa5 2: of HEAVY requests. "
-				    "<em>Victims</em>: HEAVY turns \xe2\x89\xa5 2, "
-				    "over 80 % of whose prompt some engine held, that waited more "
-				    "than 5 s. <em>Moves</em>: turns "
-				    "\xe2\x89\xa5 2 sent elsewhere than the turn before. "
-				    "<em>Balance</em>: most over fewest prompt "
-				    "tokens computed by an engine.";
-
-static const struct column causes[] = {
-	{ "moves", "all", "figures.migrations.mean", NULL, NEITHER },
-	{ NULL, "of hot ones", "figures.migrations_hot.mean", NULL, NEITHER },
-	{ NULL, "forced", "figures.migrations_forced.mean", NULL, NEITHER },
-	{ NULL, "paid", "figures.migrations_paid.mean", NULL, NEITHER },
-	{ "offloads at turn 1", "all", "figures.offloads_t1.mean", NULL, NEITHER },
-	{ NULL, "paid", "figures.offloads_t1_paid.mean", NULL, NEITHER },
-	{ "prefixes", "pulls", "figures.pulls.mean", NULL, NEITHER },
-	{ "TTFT over ideal", "all", "figures.over_ideal.mean", NULL, LOWER },
-	{ NULL, "turn \xe2\x89\xa5 2", "figures.heavy_t2_over_ideal.mean", NULL, LOWER },
-	{ "waited a request, s", "for KV room", "figures.waited_kv_s.mean", NULL, LOWER },
-	{ NULL, "for a step", "figures.waited_budget_s.mean", NULL, LOWER },
-	{ "engines", "KV held", "figures.kv_held.mean", NULL, NEITHER },
-	{ NULL, "preemptions", "figures.preemptions.mean", NULL, LOWER },
-	{ "prediction", "error", "figures.prediction_error.mean", NULL, LOWER },
-};
-static const char causes_caption[] =
-	"Means over seeds. <em>Hot</em>: HEAVY turns \xe2\x89\xa5 2 over 80 % of whose prompt some "
-	"engine "
-	"held. <em>Forced</em>: by the rule before the cost model. <em>Paid</em>: the first token "
-	"came "
-	"before the home that was left would have given it. <em>Ideal</em>: an empty engine that "
-	"holds "
-	"what home held. <em>Error</em>: mean |ln(measured / predicted)| of first tokens.";
-
 bool report_is_replay(const struct jread *doc)
 {
 	char kind[32];
@@ -81,116 +16,6 @@ bool report_is_replay(const struct jread *doc)
 	if (jread_get_str(doc, "kind", kind, sizeof(kind)) == 0)
 		return strcmp(kind, "replay") == 0;
 	return report_has(doc, "base") && report_has(doc, "arms[0].figures");
-}
-
-/* ---- the table ---- */
-
-/* NaN: no arm has it, or none is best. */
-static double best_of(const struct report_doc *doc, const struct column *c, bool *ret_any)
-{
-	double best = NAN;
-	size_t equal = 0;
-
-	*ret_any = false;
-	for (size_t i = 0; i < doc->arms; i++) {
-		double v = report_get(&doc->arm[i].value, c->path);
-
-		*ret_any |= isfinite(v);
-		equal += v == best;
-		if (isfinite(v) && (isnan(best) || (c->better == LOWER ? v < best : v > best))) {
-			best = v;
-			equal = 1;
-		}
-	}
-	return c->better == NEITHER || doc->arms < 2 || equal > 2 ? NAN : best;
-}
-
-static void write_cell(struct out *o, const struct report_arm *arm, const struct column *c,
-		       double best)
-{
-	double value = report_get(&arm->value, c->path);
-	double error = c->error ? report_getf(&arm->value, "figures.%s.error", c->error) : NAN;
-	char number[OUT_NUMBER_MAX];
-
-	out_fmt(o, "<td%s>", value == best ? " class=\"best\"" : "");
-	out_data(o, value, 3);
-	if (error > 0)
-		out_fmt(o, " <span class=\"se\">\xc2\xb1\xc2\xa0%s</span>",
-			out_number(number, error, 2));
-	out_fmt(o, "</td>");
-}
-
-static void write_heads(struct out *o, const struct column *columns, size_t nr)
-{
-	out_fmt(o, "<thead><tr class=\"of\"><th></th>");
-	for (size_t i = 0; i < nr;) {
-		size_t span = 1;
-
-		while (i + span < nr && !columns[i + span].group)
-			span++;
-		out_fmt(o, "<th scope=\"colgroup\" colspan=\"%zu\">%s</th>", span,
-			columns[i].group);
-		i += span;
-	}
-	out_fmt(o, "</tr><tr><th scope=\"col\">arm</th>");
-	for (size_t i = 0; i < nr; i++)
-		out_fmt(o, "<th scope=\"col\">%s</th>", columns[i].head);
-	out_fmt(o, "</tr></thead>\n");
-}
-
-/* Columns that some arm has a value for, groups intact. */
-static size_t pick(const struct report_doc *doc, const struct column *from, size_t nr,
-		   struct column *ret, double *ret_best)
-{
-	const char *group = "", *last = NULL;
-	size_t picked = 0;
-	bool any;
-
-	for (size_t i = 0; i < nr; i++) {
-		double best = best_of(doc, &from[i], &any);
-
-		group = from[i].group ? from[i].group : group;
-		if (!any)
-			continue;
-		ret[picked] = from[i];
-		ret[picked].group = group == last ? NULL : group;
-		ret_best[picked++] = best;
-		last = group;
-	}
-	return picked;
-}
-
-static void write_table(struct out *o, const struct report_doc *doc, const struct column *from,
-			size_t nr, const char *caption)
-{
-	struct column columns[COLUMNS_MAX];
-	double best[COLUMNS_MAX];
-
-	nr = pick(doc, from, nr, columns, best);
-	if (nr == 0)
-		return;
-	out_fmt(o, "<div class=\"wide\"><table class=\"dense\">\n<caption>%s</caption>", caption);
-	write_heads(o, columns, nr);
-	out_fmt(o, "<tbody>\n");
-	for (size_t i = 0; i < doc->arms; i++) {
-		out_fmt(o, "<tr%s><th scope=\"row\">",
-			(int)i == doc->base ? " class=\"base\"" : "");
-		out_escaped(o, doc->arm[i].name);
-		out_fmt(o, "</th>");
-		for (size_t c = 0; c < nr; c++)
-			write_cell(o, &doc->arm[i], &columns[c], best[c]);
-		out_fmt(o, "</tr>\n");
-	}
-	out_fmt(o, "</tbody></table></div>\n");
-}
-
-static void write_tables(struct out *o, const struct report_doc *doc)
-{
-	static_assert(LENGTH(times) <= COLUMNS_MAX && LENGTH(causes) <= COLUMNS_MAX, "they fit");
-	report_heading(o, doc, "table", "Figures");
-	write_table(o, doc, times, LENGTH(times), times_caption);
-	report_heading(o, doc, "causes", "What is behind them");
-	write_table(o, doc, causes, LENGTH(causes), causes_caption);
 }
 
 /* ---- in words ---- */
@@ -221,6 +46,9 @@ static void say_best(struct out *o, const struct report_doc *doc, const char *wh
 		out_fmt(o, "; the base, ");
 		out_escaped(o, doc->arm[doc->base].name);
 		out_fmt(o, ", has %s%s", out_number(number, base, 3), unit);
+		if (base > 0)
+			out_fmt(o, " (%s %%)",
+				out_number(number, round(100 * (best / base - 1)), 3));
 	}
 	out_fmt(o, ".</li>\n");
 }
@@ -368,44 +196,52 @@ static void write_curves(struct out *o, const struct report_doc *doc)
 
 /* ---- over time ---- */
 
+static const char queue_caption[] =
+	"Prompt tokens that an engine has still to compute, running and "
+	"waiting requests together; what the router still holds back is not "
+	"among them. A row an engine, 0 on top. Paler is better, and rows "
+	"alike: a dark row beside pale ones is an engine that others could "
+	"have helped.";
+static const char room_caption[] =
+	"Share of the KV blocks that requests hold. Near 1 an engine is bound "
+	"by room, not by compute, and requests wait for it.";
+static const char lanes_caption[] =
+	"A line leads from the engine that had a session (cross-bar) to the one "
+	"its next turn went to (dot). Ticks at a lane's upper edge are pieces "
+	"of staged prompts, hatched spans stalls and restarts. The grey area is "
+	"the number of requests on the engine. At the right, how many moves "
+	"went from where (row) to where (column).";
+
+enum { CAPTION_MAX = 700 };
+
+/* Timelines are of one play of each arm. */
+static const char *of_a_play(char buf[CAPTION_MAX], const char *caption, double seed)
+{
+	snprintf(buf, CAPTION_MAX,
+		 "%s One play of each arm, seed %.0f; seconds of the virtual clock.", caption,
+		 fabs(seed) < 1e16 ? seed : 0);
+	return buf;
+}
+
 static void write_time(struct out *o, const struct report_doc *doc)
 {
 	double seed = timeline_seed(doc);
-	char caption[700];
+	char caption[CAPTION_MAX];
 
 	if (timeline_shown_s(doc) <= 0)
 		return;
 	report_heading(o, doc, "queues", "Queues over time");
-	snprintf(
-		caption, sizeof(caption),
-		"Prompt tokens that an engine has still to compute, running and waiting requests "
-		"together; a row an engine, 0 on top. One play each, seed %.0f; time in seconds of "
-		"the virtual clock. Paler is better, and rows alike: a dark row beside pale ones "
-		"is "
-		"an engine that others could have helped.",
-		seed);
 	chart_heat(o, doc,
 		   &(struct heat_of){ .series = "pending_prefill_tokens",
 				      .unit = "prompt tokens or more",
-				      .caption = caption });
-	snprintf(caption, sizeof(caption),
-		 "Share of the KV blocks that requests hold, the same plays. Near 1 an engine is "
-		 "bound by room, not by compute, and requests wait for it.");
+				      .caption = of_a_play(caption, queue_caption, seed) });
 	chart_heat(o, doc,
 		   &(struct heat_of){ .series = "kv_used_ratio",
 				      .unit = "of the KV blocks or more",
-				      .caption = caption,
+				      .caption = of_a_play(caption, room_caption, seed),
 				      .ratio = true });
 	report_heading(o, doc, "moves", "Moves and pieces over time");
-	snprintf(
-		caption, sizeof(caption),
-		"A line leads from the engine that had a session (cross-bar) to the one its next "
-		"turn went to (dot). Ticks at a lane's upper edge are pieces of staged prompts, "
-		"hatched spans stalls and restarts. The grey area is the number of requests on the "
-		"engine. At the right, how many moves went from where (row) to where (column). "
-		"Seed %.0f, seconds of the virtual clock.",
-		seed);
-	chart_lanes(o, doc, caption);
+	chart_lanes(o, doc, of_a_play(caption, lanes_caption, seed));
 }
 
 void report_replay(struct out *o, const struct report_doc *doc)
@@ -413,7 +249,7 @@ void report_replay(struct out *o, const struct report_doc *doc)
 	if (doc->arms == 0)
 		return;
 	write_words(o, doc);
-	write_tables(o, doc);
+	report_figures(o, doc);
 	report_targets(o, doc);
 	write_against(o, doc);
 	write_strips(o, doc);

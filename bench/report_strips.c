@@ -189,12 +189,12 @@ void chart_strips(struct out *o, const struct report_doc *doc, const struct stri
 {
 	struct grid g = grid_make(doc, panels, 2, VALUE, 34);
 
-	draw_begin(o, g.top + line_height(&g) - 12, "Quantiles of each arm");
+	draw_begin(o, g.top + line_height(&g) - 4, "Quantiles of each arm");
 	draw_strips_key(o, 22, doc->base >= 0);
 	for (size_t i = 0; i < panels; i++) {
 		if (i && i % g.columns == 0) {
 			g.top = 0;
-			draw_next(o, line_height(&g) - 12, "Quantiles of each arm");
+			draw_next(o, line_height(&g) - 4, "Quantiles of each arm");
 		}
 		draw_strips_panel(o, &g, i, &panel[i]);
 	}
@@ -265,10 +265,10 @@ void chart_against(struct out *o, const struct report_doc *doc, const struct aga
 {
 	struct grid g = grid_make(doc, panels, 2, VALUE_WIDE, 0);
 
-	draw_begin(o, line_height(&g) - 12, "Differences to the base");
+	draw_begin(o, line_height(&g) - 4, "Differences to the base");
 	for (size_t i = 0; i < panels; i++) {
 		if (i && i % g.columns == 0)
-			draw_next(o, line_height(&g) - 12, "Differences to the base");
+			draw_next(o, line_height(&g) - 4, "Differences to the base");
 		draw_against_panel(o, &g, i, &panel[i]);
 	}
 	draw_end(o, caption);

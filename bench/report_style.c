@@ -3,15 +3,17 @@
 
 /* s0..s5: arms; h1..h6: a quantity's steps, pale to strong. Lines differ by dashes, marks by shape,
  * so that a grey print can be read, too. */
-#define LIGHT                                                                                \
-	"--bg:#fff;--fg:#16181c;--dim:#565b64;--line:#b9bec7;--grid:#e4e7ec;--card:#f6f7f9;" \
-	"--s0:#16181c;--s1:#0068ad;--s2:#c24a00;--s3:#007a5a;--s4:#a33a80;--s5:#8a6500;"     \
-	"--sx:#8a9099;--good:#00694c;--bad:#b3261e;"                                         \
+#define LIGHT                                                                                  \
+	"--bg:#fff;--fg:#16181c;--dim:#565b64;--line:#b9bec7;--grid:#e4e7ec;--card:#f6f7f9;--" \
+	"area:#d3d9e2;"                                                                        \
+	"--s0:#16181c;--s1:#0068ad;--s2:#c24a00;--s3:#007a5a;--s4:#a33a80;--s5:#8a6500;"       \
+	"--sx:#8a9099;--good:#00694c;--bad:#b3261e;"                                           \
 	"--h1:#d9e8f5;--h2:#b3d1ea;--h3:#7fb0d9;--h4:#4a8bc2;--h5:#1f639f;--h6:#0a3460;"
-#define DARK                                                                                    \
-	"--bg:#14161a;--fg:#e6e8ec;--dim:#a0a6b0;--line:#4a505a;--grid:#2a2e35;--card:#1c1f25;" \
-	"--s0:#f2f3f5;--s1:#5db3f0;--s2:#ff8a4c;--s3:#3cc79b;--s4:#e88bc8;--s5:#dcb23c;"        \
-	"--sx:#7d848e;--good:#4fd1a5;--bad:#ff8a80;"                                            \
+#define DARK                                                                                      \
+	"--bg:#14161a;--fg:#e6e8ec;--dim:#a0a6b0;--line:#4a505a;--grid:#2a2e35;--card:#1c1f25;--" \
+	"area:#363c46;"                                                                           \
+	"--s0:#f2f3f5;--s1:#5db3f0;--s2:#ff8a4c;--s3:#3cc79b;--s4:#e88bc8;--s5:#dcb23c;"          \
+	"--sx:#7d848e;--good:#4fd1a5;--bad:#ff8a80;"                                              \
 	"--h1:#1b2c3d;--h2:#22435f;--h3:#2c6390;--h4:#4a8fc4;--h5:#85bce6;--h6:#d6ecff;"
 /* On paper heat is grey: it survives a copier. */
 #define PAPER                                                             \
@@ -49,7 +51,7 @@ const char report_style_sheet[] =
 	"svg .g{stroke:var(--grid);stroke-width:1;fill:none}"
 	"svg .x{stroke:var(--line);stroke-width:1;fill:none}"
 	"svg .ref{stroke:var(--dim);stroke-width:1;stroke-dasharray:2 3;fill:none}\n"
-	"svg .row{fill:var(--card)}svg .area{fill:var(--grid);stroke:none}\n"
+	"svg .row{fill:var(--card)}svg .area{fill:var(--area);stroke:none}\n"
 	"svg .out{fill:url(#hatch);stroke:var(--dim);stroke-width:.7}"
 	"svg .piece{stroke:var(--dim);stroke-width:1.2;fill:none}\n"
 	"svg .l{fill:none;stroke-width:1.8;stroke-linejoin:round}svg .thin{stroke-width:1.2}"
@@ -72,7 +74,7 @@ const char report_style_sheet[] =
 	"thead th{border-bottom:1.5px solid var(--fg);vertical-align:bottom;font-weight:600}"
 	"thead tr.of th{border-bottom:1px solid var(--line);text-align:center;color:var(--dim);"
 	"font-weight:400}\n"
-	"th:first-child,td.w{text-align:left;white-space:normal}tbody th{font-weight:400}"
+	"th:first-child,td.w,td.l{text-align:left;white-space:normal}tbody th{font-weight:400}"
 	"tbody tr.base th{font-weight:700}tbody tr:hover{background:var(--card)}\n"
 	"table.dense{font-size:12.5px}.dense th,.dense td{padding:3px 6px}"
 	".dense th:first-child{white-space:nowrap;padding-left:0}\n"

@@ -86,13 +86,14 @@ static void put_bool(struct out *o, const char *name, int yes)
 
 static void put_cell(struct out *o, const char *name, const struct jread *value)
 {
+	char shown[OUT_NUMBER_MAX];
 	double number;
 	int yes;
 
 	if (value->len == 0 || value->type == JREAD_NULL)
 		out_fmt(o, "\xe2\x80\x93");
 	else if (value->type == JREAD_NUMBER && jread_f64(value, &number) == 0)
-		out_data(o, number, 4);
+		out_data(o, number, out_number(shown, number, 4));
 	else if (value->type == JREAD_BOOL && jread_bool(value, &yes) == 0)
 		put_bool(o, name, yes);
 	else

@@ -242,6 +242,20 @@ def several_files_have_a_table_of_contents(t):
 
 
 @case
+def replays_are_laid_side_by_side(t):
+    def replay(name, **p90):
+        return write(t, name, {"kind": "replay", "base": "a", "arms": [
+            {"name": arm, "ttft_s": {"p90": v}, "figures": {
+                "ttft_p90_s": {"against_base_percent": 100 * (v / p90["a"] - 1)}}}
+            for arm, v in p90.items()]})
+    root = report(t, replay("one.json", a=10, b=8, c=3), replay("two.json", a=4, b=5))
+    overview = root.find("body").find("div").find("table")
+    rows = {r[0].text: "".join(r.itertext()) for r in overview.find("tbody")}
+    equal(list(rows), ["b", "a"], "arms that both have, best first")
+    contains(rows["b"], "8.00\u221220\u00a0%5.00+25\u00a0%", "p90 and per cent over the base")
+
+
+@case
 def arms_can_be_asked_for(t):
     arms = [{"name": f"arm{i}", "ttft_s": {"p50": i, "p90": 2 * i, "p99": 3 * i}}
             for i in range(1, 12)]

@@ -68,6 +68,12 @@ static void numbers_are_for_people(void **state)
 	number_is(INFINITY, 3, "\xe2\x88\x9e");
 	number_is(1e-9, 3, "1e-09");
 	number_is(9.999, 3, "10.0");
+	char buf[OUT_NUMBER_MAX];
+
+	assert_string_equal(out_fixed(buf, 9, 2), "9.00");
+	assert_string_equal(out_fixed(buf, 0, 2), "0");
+	assert_string_equal(out_fixed(buf, NAN, 2), "-");
+	assert_string_equal(out_fixed(buf, 1e300, 2), "1e+300");
 }
 
 /* ---- axes ---- */
