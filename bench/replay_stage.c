@@ -105,6 +105,11 @@ void stage_sim_fill(struct sim *s, uint32_t index, struct policy_engine *engines
 
 		if (excluded >> i & 1)
 			engines[i].flags |= POLICY_EXCLUDED;
+		/* The step that is planned already does not give way either. */
+		if (s->arm->scheduling == REPLAY_SCHEDULING_ASYNC)
+			engines[i].requeueable_tokens -= fminf(
+				engines[i].requeueable_tokens,
+				(float)model_options_of(s->engine[i].model)->long_prefill_cap);
 		if (s->arm->state == REPLAY_STATE_BOOKS)
 			continue;
 		ledger_books_get(&s->ledger, i, &sums);
@@ -464,10 +469,10 @@ static enum stage_verdict verdict_of(const struct sim *s, const struct sim_lane 
 		seen.sees = STAGE_HAS_COUNTERS | STAGE_SEES_COUNTERS;
 		break;
 	case STAGE_SOURCE_TIME:
-		seen.sees = STAGE_HAS_TIME;
+		seen.sees = STAGE_SEES_TIME;
 		if (lane->before.running + lane->before.waiting == 0 &&
 		    now.submitted == lane->before.submitted + 1)
-			seen.sees |= STAGE_SEES_TIME;
+			seen.sees |= STAGE_SEES_IDLE;
 		break;
 	default:
 		break;

@@ -17,7 +17,7 @@ enum {
 	LIMIT_REQUEST_ID = 64,            /* accepted x-request-id */
 	LIMIT_WAITING_ROOM = 4096,        /* requests that wait in the router; then 503 */
 	LIMIT_STAGE_GUARDS = 64,          /* models and shapes that staging is switched off for */
-	LIMIT_STAGE_UNCLEAR = 8, /* pieces of an engine in a row of which nothing tells a hit */
+	LIMIT_STAGE_UNCLEAR = 16, /* pieces of an engine in a row of which nothing tells a hit */
 };
 
 #endif

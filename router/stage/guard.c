@@ -27,17 +27,20 @@ static enum stage_verdict by_counters(const struct stage_evidence *e, double wan
 	return (double)missed <= e->prompt_tokens - wanted ? STAGE_HIT : STAGE_UNCLEAR;
 }
 
+/* Others only add to it: quick enough is a hit for certain, slow says something when idle. */
 static enum stage_verdict by_time(const struct stage_evidence *e)
 {
 	if (!(e->hit_s > 0 && e->miss_s > e->hit_s))
 		return STAGE_UNCLEAR;
-	return e->took_s <= (e->hit_s + e->miss_s) / 2 ? STAGE_HIT : STAGE_MISS;
+	if (e->took_s <= (e->hit_s + e->miss_s) / 2)
+		return STAGE_HIT;
+	return e->sees & STAGE_SEES_IDLE ? STAGE_MISS : STAGE_UNCLEAR;
 }
 
 enum stage_verdict stage_judge(const struct stage_params *params, const struct stage_evidence *e,
 			       enum stage_source *ret_source)
 {
-	const uint32_t able = STAGE_HAS_COUNTERS | STAGE_HAS_TIME;
+	const uint32_t able = STAGE_HAS_COUNTERS | STAGE_SEES_COUNTERS | STAGE_SEES_TIME;
 	double wanted = params->stage_guard_ratio * e->expected_tokens;
 	enum stage_verdict verdict = STAGE_UNCLEAR;
 
@@ -55,8 +58,7 @@ enum stage_verdict stage_judge(const struct stage_params *params, const struct s
 	if (verdict != STAGE_UNCLEAR)
 		return verdict;
 	*ret_source = STAGE_SOURCE_NONE;
-	return e->sees & (able | STAGE_SEES_COUNTERS | STAGE_SEES_TIME) ? STAGE_UNCLEAR
-									: STAGE_NO_SOURCE;
+	return e->sees & able ? STAGE_UNCLEAR : STAGE_NO_SOURCE;
 }
 
 static uint64_t until(const struct stage_params *params, uint64_t now_ns)
@@ -115,6 +117,10 @@ enum stage_guard_news stage_guard_note(struct stage_guard *guard, const struct s
 	if (piece < 2)
 		return STAGE_NO_NEWS; /* there was none before it */
 	if (*verdict == STAGE_UNCLEAR) {
+		uint64_t proven_ns = guard->engine[engine].proven_ns;
+
+		if (proven_ns != 0 && now_ns < until(params, proven_ns))
+			return STAGE_NO_NEWS; /* it is known to hit here */
 		if (++guard->engine[engine].unclear < LIMIT_STAGE_UNCLEAR)
 			return STAGE_NO_NEWS;
 		*verdict = STAGE_NO_SOURCE;
@@ -123,6 +129,8 @@ enum stage_guard_news stage_guard_note(struct stage_guard *guard, const struct s
 		return silent(guard, params, engine, now_ns);
 	guard->engine[engine].unclear = 0;
 	guard->engine[engine].said = 0;
+	if (*verdict == STAGE_HIT)
+		guard->engine[engine].proven_ns = now_ns;
 	/* Later pieces go missing under cache pressure: that is no fault of the shape. */
 	if (*verdict == STAGE_MISS && piece == 2)
 		return missed(guard, params, key, now_ns);
@@ -146,6 +154,6 @@ int stage_guard_engine_off(const struct stage_guard *guard, unsigned engine, uin
 void stage_guard_engine_restarted(struct stage_guard *guard, unsigned engine)
 {
 	assert(engine < STATE_ENGINES_MAX);
-	guard->engine[engine].until_ns = 0;
+	guard->engine[engine].until_ns = guard->engine[engine].proven_ns = 0;
 	guard->engine[engine].unclear = guard->engine[engine].said = 0;
 }

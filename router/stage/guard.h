@@ -18,9 +18,9 @@
 enum {
 	STAGE_SEES_CACHED = 1 << 0,   /* the answer named its cached tokens */
 	STAGE_SEES_COUNTERS = 1 << 1, /* the engine's counters were read after the piece ended */
-	STAGE_SEES_TIME = 1 << 2,     /* nothing else was in the engine meanwhile */
-	STAGE_HAS_COUNTERS = 1 << 3,  /* the engine has such counters, if not for this piece */
-	STAGE_HAS_TIME = 1 << 4,      /* its times are predicted well enough to tell */
+	STAGE_SEES_TIME = 1 << 2,     /* its times are predicted well enough to tell */
+	STAGE_SEES_IDLE = 1 << 3,     /* nothing else was in the engine meanwhile */
+	STAGE_HAS_COUNTERS = 1 << 4,  /* the engine has such counters, if not for this piece */
 };
 
 struct stage_evidence {
@@ -50,9 +50,10 @@ struct stage_guard {
 		uint64_t key, until_ns; /* key 0 = free */
 	} shape[LIMIT_STAGE_GUARDS];
 	struct {
-		uint64_t until_ns; /* nothing tells whether pieces hit there */
-		uint32_t unclear;  /* pieces in a row */
-		uint32_t said;     /* the log has been told, once */
+		uint64_t until_ns;  /* nothing tells whether pieces hit there */
+		uint64_t proven_ns; /* when something last did */
+		uint32_t unclear;   /* pieces in a row */
+		uint32_t said;      /* the log has been told, once */
 	} engine[STATE_ENGINES_MAX];
 };
 
@@ -62,7 +63,8 @@ enum stage_guard_news { STAGE_NO_NEWS, STAGE_SHAPE_OFF, STAGE_ENGINE_SILENT };
 /*
  * A staged request's piece number `piece` (1 = its first) was judged. `key` stands for model and
  * shape, not 0. Of an engine whose sources were unclear too often in a row the verdict becomes
- * STAGE_NO_SOURCE: *verdict is what stage_event() is to be given.
+ * STAGE_NO_SOURCE (unless one has hit in the last stage_guard_off_s): *verdict is what
+ * stage_event() is to be given.
  */
 enum stage_guard_news stage_guard_note(struct stage_guard *guard, const struct stage_params *params,
 				       uint64_t key, unsigned engine, uint32_t piece,

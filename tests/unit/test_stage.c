@@ -376,15 +376,17 @@ static void the_hit_counter_alone_can_tell(void **state)
 
 static void time_alone_can_tell(void **state)
 {
-	struct stage_evidence e = seen(STAGE_SEES_TIME | STAGE_HAS_TIME);
+	struct stage_evidence e = seen(STAGE_SEES_TIME | STAGE_SEES_IDLE);
 
 	(void)state;
 	e.took_s = 2.9;
 	assert_int_equal(judged(&e, STAGE_SOURCE_TIME), STAGE_HIT);
 	e.took_s = 3.1;
 	assert_int_equal(judged(&e, STAGE_SOURCE_TIME), STAGE_MISS);
-	e.sees = STAGE_HAS_TIME; /* others were there */
+	e.sees = STAGE_SEES_TIME; /* others were there: they only add to it */
 	assert_int_equal(judged(&e, STAGE_SOURCE_NONE), STAGE_UNCLEAR);
+	e.took_s = 2.9;
+	assert_int_equal(judged(&e, STAGE_SOURCE_TIME), STAGE_HIT);
 }
 
 static enum stage_guard_news note(uint64_t key, uint32_t piece, enum stage_verdict *verdict,
@@ -424,9 +426,11 @@ static void an_engine_that_tells_nothing_gets_no_pieces(void **state)
 	for (unsigned i = 1; i < LIMIT_STAGE_UNCLEAR; i++)
 		assert_int_equal(note(5, 2, &unclear, 701 * S), STAGE_NO_NEWS);
 	assert_int_equal(note(5, 2, &hit, 701 * S), STAGE_NO_NEWS); /* starts afresh */
+	for (unsigned i = 1; i < 3 * LIMIT_STAGE_UNCLEAR; i++) /* known to hit for ten minutes */
+		assert_int_equal(note(5, 2, &unclear, 1300 * S), STAGE_NO_NEWS);
 	for (unsigned i = 1; i < LIMIT_STAGE_UNCLEAR; i++)
-		assert_int_equal(note(5, 2, &unclear, 701 * S), STAGE_NO_NEWS);
-	assert_int_equal(note(5, 2, &unclear, 701 * S), STAGE_ENGINE_SILENT);
+		assert_int_equal(note(5, 2, &unclear, 1302 * S), STAGE_NO_NEWS);
+	assert_int_equal(note(5, 2, &unclear, 1302 * S), STAGE_ENGINE_SILENT);
 	assert_int_equal(unclear, STAGE_NO_SOURCE);
 }
 
