@@ -19,37 +19,37 @@
 enum { ARMS_MAX = 64, SETS_MAX = 32, SEEDS_MAX = 1000 };
 
 /* X(id, name, value, help) */
-#define REPLAY_OPTIONS(X)                                                                  \
-	X(SUITE, "suite", "NAME", "one of --list (design)")                                \
-	X(ARMS, "arms", "LIST", "NAME[+KEY=VALUE]...,... instead of a suite")              \
-	X(BASE, "base", "ARM", "what differences are against (the first arm)")             \
-	X(SEEDS, "seeds", "N", "workloads, one a seed (5)")                                \
-	X(SEED, "seed", "N", "the first (1)")                                              \
-	X(WORKLOAD, "workload", "KIND", "design, sessions (traces/claude_code.jsonl)")     \
-	X(FILE, "file", "FILE", "play this instead")                                       \
-	X(FORM, "form", "NAME", "of it: sessions, mooncake, qwen, azure (as it looks)")    \
-	X(REQUESTS, "requests", "N", "of one seed (850; files: all)")                      \
-	X(SESSIONS, "sessions", "N", "at most")                                            \
-	X(RATE, "rate", "R", "new sessions, or a file's requests, a second")               \
-	X(CLOSED, "closed", NULL, "turns come a pause after the answer before")            \
-	X(OPEN, "open", NULL, "turns come whether or not answers do")                      \
-	X(THINK, "think", "S", "mean pause of a closed loop, drawn anew")                  \
-	X(TURNS, "turns", "N", "most turns of a file's session (12)")                      \
-	X(CONTEXT, "context", "N", "longest prompt and answer of a file (120000)")         \
-	X(BLOCK, "block", "N", "tokens of a file's hash block (512, qwen: 16)")            \
-	X(MIX, "mix", "KEY=V", "changes the generator of design; may be repeated")         \
-	X(SET, "set", "KEY=V", "for every arm, as --list has it; may be repeated")         \
-	X(PROFILE, "profile", "NAME", "of the engines: q8b, q14b, q32b, q32f8, a3b (q8b)") \
-	X(ENGINES, "engines", "N", NULL)                                                   \
-	X(SLOW, "slow", "F", "the first is F times slower, unknown to the router")         \
-	X(STALL, "stall", "S", "every 60 s another engine stands still for S seconds")     \
-	X(RESTART, "restart", "S", "every S seconds another engine comes back empty")      \
-	X(SAMPLE, "sample", "S", "seconds between agents' samples (0.1)")                  \
-	X(NO_OWN, "no-own-dispatches", NULL, "samples as they are, nothing added")         \
-	X(BANDWIDTH, "kv-bandwidth", "GB/S", "prefixes are pulled, believed and really")   \
-	X(CAP, "long-prefill-cap", "N", NULL)                                              \
-	X(LIST, "list", NULL, "shows arms and keys")                                       \
-	X(JSON, "json", "FILE", "write JSON there; - is stdout")                           \
+#define REPLAY_OPTIONS(X)                                                                    \
+	X(SUITE, "suite", "NAME", "one of --list (design)")                                  \
+	X(ARMS, "arms", "LIST", "NAME[+KEY=VALUE]...,... instead of a suite")                \
+	X(BASE, "base", "ARM", "what differences are against (the first arm)")               \
+	X(SEEDS, "seeds", "N", "workloads, one a seed (5)")                                  \
+	X(SEED, "seed", "N", "the first (1)")                                                \
+	X(WORKLOAD, "workload", "KIND", "design, long, sessions (traces/claude_code.jsonl)") \
+	X(FILE, "file", "FILE", "play this instead")                                         \
+	X(FORM, "form", "NAME", "of it: sessions, mooncake, qwen, azure (as it looks)")      \
+	X(REQUESTS, "requests", "N", "of one seed (850; files: all)")                        \
+	X(SESSIONS, "sessions", "N", "at most")                                              \
+	X(RATE, "rate", "R", "new sessions, or a file's requests, a second")                 \
+	X(CLOSED, "closed", NULL, "turns come a pause after the answer before")              \
+	X(OPEN, "open", NULL, "turns come whether or not answers do")                        \
+	X(THINK, "think", "S", "mean pause of a closed loop, drawn anew")                    \
+	X(TURNS, "turns", "N", "most turns of a file's session (12)")                        \
+	X(CONTEXT, "context", "N", "longest prompt and answer of a file (120000)")           \
+	X(BLOCK, "block", "N", "tokens of a file's hash block (512, qwen: 16)")              \
+	X(MIX, "mix", "KEY=V", "changes the generator of design; may be repeated")           \
+	X(SET, "set", "KEY=V", "for every arm, as --list has it; may be repeated")           \
+	X(PROFILE, "profile", "NAME", "of the engines: q8b, q14b, q32b, q32f8, a3b (q8b)")   \
+	X(ENGINES, "engines", "N", NULL)                                                     \
+	X(SLOW, "slow", "F", "the first is F times slower, unknown to the router")           \
+	X(STALL, "stall", "S", "every 60 s another engine stands still for S seconds")       \
+	X(RESTART, "restart", "S", "every S seconds another engine comes back empty")        \
+	X(SAMPLE, "sample", "S", "seconds between agents' samples (0.1)")                    \
+	X(NO_OWN, "no-own-dispatches", NULL, "samples as they are, nothing added")           \
+	X(BANDWIDTH, "kv-bandwidth", "GB/S", "prefixes are pulled, believed and really")     \
+	X(CAP, "long-prefill-cap", "N", NULL)                                                \
+	X(LIST, "list", NULL, "shows arms and keys")                                         \
+	X(JSON, "json", "FILE", "write JSON there; - is stdout")                             \
 	X(DETAIL, "detail", "N", NULL)
 #define OPTION_ENUM(id, name, value, help) OPTION_##id,
 enum { OPTION_NONE, REPLAY_OPTIONS(OPTION_ENUM) };
@@ -65,9 +65,9 @@ static const struct opt_program program = {
 	.examples = "  turnward-bench replay --arms linear,A,eft+calibration_max=1 --seeds 12\n",
 };
 
-enum kind { KIND_DESIGN, KIND_SESSIONS, KIND_FILE };
+enum kind { KIND_DESIGN, KIND_LONG, KIND_SESSIONS, KIND_FILE };
 static const char *const sessions_file = "bench/traces/claude_code.jsonl";
-static const char *const kind_names[] = { "design", "sessions", NULL };
+static const char *const kind_names[] = { "design", "long", "sessions", NULL };
 
 struct command {
 	struct replay_arm base, arm[ARMS_MAX];
@@ -77,6 +77,9 @@ struct command {
 	enum kind kind;
 	int form; /* enum workload_form, -1 = by content */
 	struct workload_mix mix;
+	const char *mix_set[SETS_MAX];
+	size_t mix_sets;
+	int kind_set, profile_set; /* said, not only assumed */
 	struct workload_pick pick;
 	uint64_t seed;
 	size_t seeds;
@@ -197,6 +200,7 @@ static void take_world(struct command *c, int id, const char *value)
 		break;
 	case OPTION_PROFILE:
 		set_base(c, "profile", value);
+		c->profile_set = 1;
 		break;
 	case OPTION_ENGINES:
 		set_base(c, "engines", value);
@@ -237,10 +241,10 @@ static int take_pick(struct command *c, int id, const char *value)
 		pick->sessions = (size_t)number_of("sessions", value, 1, 1e7);
 		return 1;
 	case OPTION_RATE:
-		pick->rate = c->mix.rate = number_of("rate", value, 1e-6, 1e6);
+		pick->rate = number_of("rate", value, 1e-6, 1e6);
 		return 1;
 	case OPTION_THINK:
-		pick->think_s = c->mix.think = number_of("think", value, 0, 1e6);
+		pick->think_s = number_of("think", value, 0, 1e6);
 		return 1;
 	case OPTION_TURNS:
 		pick->turns_max = (uint32_t)number_of("turns", value, 1, 1e6);
@@ -262,6 +266,7 @@ static int take_load(struct command *c, int id, const char *value)
 	switch (id) {
 	case OPTION_WORKLOAD:
 		c->kind = (enum kind)index_of("workload", value, kind_names);
+		c->kind_set = 1;
 		return 1;
 	case OPTION_FILE:
 		c->file = value;
@@ -298,7 +303,9 @@ static void take(struct command *c, int id, const char *value)
 		c->seed = (uint64_t)number_of("seed", value, 0, 1e15);
 		break;
 	case OPTION_MIX:
-		set_mix(c, value);
+		if (c->mix_sets == SETS_MAX)
+			opt_fail(&program, "at most %d times --mix", SETS_MAX);
+		c->mix_set[c->mix_sets++] = value;
 		break;
 	case OPTION_LIST:
 		list();
@@ -358,6 +365,33 @@ static void choose_arms(struct command *c)
 	}
 }
 
+/* A suite that is about one load brings it along, unless another one is asked for. */
+static void settle_suite(struct command *c)
+{
+	if (c->suite == REPLAY_SUITE_LONG && !c->arm_list && !c->kind_set && !c->file)
+		c->kind = KIND_LONG;
+	if (c->kind == KIND_LONG && !c->profile_set)
+		set_base(c, "profile", "q14b");
+}
+
+static void settle_mix(struct command *c)
+{
+	const struct workload_pick *pick = &c->pick;
+
+	if (c->kind == KIND_LONG)
+		workload_mix_long(&c->mix);
+	else
+		workload_mix_init(&c->mix);
+	for (size_t i = 0; i < c->mix_sets; i++)
+		set_mix(c, c->mix_set[i]);
+	if (pick->rate > 0)
+		c->mix.rate = pick->rate;
+	if (pick->think_s >= 0)
+		c->mix.think = pick->think_s;
+	if (pick->requests || pick->sessions) /* sessions alone: all turns of so many */
+		c->mix.requests = pick->requests ? (double)pick->requests : INFINITY;
+}
+
 /* Which file, of which form, at which rate; how much of a generated mix. */
 static void settle_load(struct command *c)
 {
@@ -369,8 +403,6 @@ static void settle_load(struct command *c)
 		c->form = WORKLOAD_FORM_SESSIONS;
 	}
 	c->pick.idle = c->base.profile;
-	if (c->pick.requests || c->pick.sessions) /* sessions alone: all turns of so many */
-		c->mix.requests = c->pick.requests ? (double)c->pick.requests : INFINITY;
 	if (!c->file) {
 		if (c->form >= 0)
 			opt_fail(&program, "--form says what --file is, and there is none");
@@ -393,7 +425,6 @@ static void command_read(struct command *c, int argc, char **argv)
 
 	memset(c, 0, sizeof(*c));
 	replay_arm_init(&c->base);
-	workload_mix_init(&c->mix);
 	workload_pick_init(&c->pick);
 	c->seed = 1;
 	c->seeds = 5;
@@ -404,6 +435,8 @@ static void command_read(struct command *c, int argc, char **argv)
 		take(c, id, scan.value);
 	if (scan.first < argc)
 		opt_fail(&program, "'%s' is not expected", argv[scan.first]);
+	settle_suite(c);
+	settle_mix(c);
 	if (c->suite == REPLAY_SUITE_TARGETS && !c->arm_list) {
 		if (c->form >= 0 || c->pick.rate != 0)
 			opt_fail(&program, "targets are played on the mix and on sessions as they "

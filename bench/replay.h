@@ -295,14 +295,15 @@ int replay_arm_parse(struct replay_arm *ret_arm, const struct replay_arm *base, 
 const char *replay_preset(size_t i, const char **ret_meaning, unsigned *ret_suites);
 
 /* X(ID, name, meaning) */
-#define REPLAY_SUITES(X)                                                     \
-	X(DESIGN, "design", "the design document's policies and our own")    \
-	X(MIGRATION, "migration", "what may move a session, and pulls")      \
-	X(PEERS, "peers", "other dispatchers' rules")                        \
-	X(STATE, "state", "how fresh the state is, and who adds what to it") \
-	X(FAULTS, "faults", "a slow engine, stalls, restarts")               \
-	X(ORACLE, "oracle", "what knowing the engines fully would give")     \
-	X(STAGE, "stage", "pieces, requeue and the cold slot")               \
+#define REPLAY_SUITES(X)                                                          \
+	X(DESIGN, "design", "the design document's policies and our own")         \
+	X(MIGRATION, "migration", "what may move a session, and pulls")           \
+	X(PEERS, "peers", "other dispatchers' rules")                             \
+	X(STATE, "state", "how fresh the state is, and who adds what to it")      \
+	X(FAULTS, "faults", "a slow engine, stalls, restarts")                    \
+	X(LONG, "long", "long contexts on q14b, where queues wait for KV memory") \
+	X(ORACLE, "oracle", "what knowing the engines fully would give")          \
+	X(STAGE, "stage", "pieces, requeue and the cold slot")                    \
 	X(TARGETS, "targets", "what must be shown, played and judged")
 enum replay_suite {
 #define REPLAY_SUITE_ENUM(id, name, meaning) REPLAY_SUITE_##id,

@@ -17,22 +17,23 @@
 #define ORACLE    BIT(ORACLE)
 #define STAGE     BIT(STAGE)
 #define FAULTS    BIT(FAULTS)
+#define LONG      BIT(LONG)
 
 /* X(name, what it sets, suites, meaning). "A" is the contention model without any rule or discount.
  */
 #define PRESETS(X)                                                                                 \
-	X("linear", "policy=linear+migrate=off", DESIGN | MIGRATION | PEERS | ORACLE | FAULTS,     \
-	  "the baseline")                                                                          \
+	X("linear", "policy=linear+migrate=off",                                                   \
+	  DESIGN | MIGRATION | PEERS | ORACLE | FAULTS | LONG, "the baseline")                     \
 	X("round-robin", "policy=round-robin", DESIGN, "")                                         \
 	X("least-requests", "policy=least-requests", DESIGN, "")                                   \
 	X("power-of-two", "policy=power-of-two", DESIGN, "")                                       \
-	X("sticky", "policy=sticky", DESIGN, "")                                                   \
+	X("sticky", "policy=sticky", DESIGN | LONG, "")                                            \
 	X("v2", "policy=v2+migrate=off", DESIGN, "")                                               \
 	X("v3", "policy=v3+migrate=off", DESIGN, "")                                               \
 	X("v3-context", "policy=v3+migrate=off+v3_decode_tokens=context", DESIGN,                  \
 	  "decode tokens read as contexts")                                                        \
 	X("A", "policy=contention+migrate=off+migration_discount=none",                            \
-	  DESIGN | MIGRATION | PEERS | STATE | ORACLE | FAULTS, "contention, nothing else")        \
+	  DESIGN | MIGRATION | PEERS | STATE | ORACLE | FAULTS | LONG, "contention, nothing else") \
 	X("A-subtract", "policy=contention+migrate=off+migration_discount=subtract",               \
 	  DESIGN | MIGRATION, "with the design document's discount")                               \
 	X("A-amortise", "policy=contention+migrate=off+migration_discount=amortise", MIGRATION,    \
@@ -60,12 +61,12 @@
 	  "policy=contention+migrate=force+migration_discount=none+migration_trigger=pending",     \
 	  MIGRATION, "forced by the prefill ahead")                                                \
 	X("eft", "policy=eft+migrate=off",                                                         \
-	  DESIGN | MIGRATION | PEERS | STATE | STAGE | ORACLE | FAULTS, "chooses freely")          \
-	X("oracle", "policy=eft+migrate=off+oracle=own", ORACLE,                                   \
+	  DESIGN | MIGRATION | PEERS | STATE | STAGE | ORACLE | FAULTS | LONG, "chooses freely")   \
+	X("oracle", "policy=eft+migrate=off+oracle=own", ORACLE | LONG,                            \
 	  "engines' copies run ahead: the earliest first token")                                   \
-	X("oracle-social", "policy=eft+migrate=off+oracle=social", ORACLE,                         \
+	X("oracle-social", "policy=eft+migrate=off+oracle=social", ORACLE | LONG,                  \
 	  "the same plus what it adds to all present")                                             \
-	X("eft-priced", "policy=eft+migrate=priced", DESIGN | MIGRATION, "leaves must pay")        \
+	X("eft-priced", "policy=eft+migrate=priced", DESIGN | MIGRATION | LONG, "leaves must pay") \
 	X("eft-uncalibrated", "policy=eft+migrate=off+calibration_max=1", DESIGN, "")              \
 	X("eft-calibration-1.5", "policy=eft+migrate=off+calibration_max=1.5", DESIGN,             \
 	  "calibration held within 2/3 .. 1.5")                                                    \
@@ -100,14 +101,14 @@
 	X("eft+pull", "policy=eft+migrate=off+kv_transfer=1", MIGRATION, "prefixes pulled")        \
 	X("eft-priced+pull", "policy=eft+migrate=priced+kv_transfer=1", DESIGN | MIGRATION,        \
 	  "prefixes pulled at 10 GB/s, leaves must pay")                                           \
-	X("sglang", "peer=sglang", PEERS, "")                                                      \
+	X("sglang", "peer=sglang", PEERS | LONG, "")                                               \
 	X("least-load", "peer=least-load", PEERS, "")                                              \
-	X("dynamo", "peer=dynamo", PEERS, "")                                                      \
-	X("llm-d", "peer=llm-d", PEERS, "")                                                        \
+	X("dynamo", "peer=dynamo", PEERS | LONG, "")                                               \
+	X("llm-d", "peer=llm-d", PEERS | LONG, "")                                                 \
 	X("llm-d-affinity", "peer=llm-d-affinity", PEERS, "")                                      \
 	X("aibrix", "peer=aibrix", PEERS, "")                                                      \
-	X("preble", "peer=preble", PEERS, "")                                                      \
-	X("llumnix", "peer=llumnix", PEERS, "")                                                    \
+	X("preble", "peer=preble", PEERS | LONG, "")                                               \
+	X("llumnix", "peer=llumnix", PEERS | LONG, "")                                             \
 	X("eft-live", "policy=eft+migrate=off+state=live+cache=exact", STATE, "perfect state")     \
 	X("A-live",                                                                                \
 	  "policy=contention+migrate=off+migration_discount=none+state=live+cache=exact", STATE,   \
@@ -120,6 +121,8 @@
 	X("eft-1s", "policy=eft+migrate=off+sample=1", STATE, "samples of a second")               \
 	X("eft-5s", "policy=eft+migrate=off+sample=5", STATE, "")                                  \
 	X("eft-half-index", "policy=eft+migrate=off+index_scale=0.5", STATE, "")                   \
+	X("eft-no-kv", "policy=eft+migrate=off+kv_seen=0", LONG,                                   \
+	  "nobody prices the wait for KV room")                                                    \
 	X("linear-slow", "policy=linear+migrate=off+slow=2.5", FAULTS,                             \
 	  "the first engine is 2.5 x slower")                                                      \
 	X("A-slow", "policy=contention+migrate=off+migration_discount=none+slow=2.5", FAULTS, "")  \

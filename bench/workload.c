@@ -237,6 +237,14 @@ void workload_mix_init(struct workload_mix *ret_mix)
 #undef STANDARD
 }
 
+void workload_mix_long(struct workload_mix *ret_mix)
+{
+	workload_mix_init(ret_mix);
+#define SET(name, value) ret_mix->name = value;
+	WORKLOAD_LONG(SET)
+#undef SET
+}
+
 enum kind { KIND_HEAVY, KIND_MEDIUM, KIND_SMALL };
 
 struct draw {

@@ -74,6 +74,24 @@ struct workload {
 	X(think, 8, "mean pause between an answer and the next turn")                       \
 	X(context_max, 120000, "a session ends before a turn that exceeds it with its answer")
 
+/* What differs in the mix of long agentic sessions: contexts that grow past what few of them leave
+ * room for in KV memory, answers that hold it for minutes. X(name, value) */
+#define WORKLOAD_LONG(X)           \
+	X(requests, 600)           \
+	X(rate, 0.07)              \
+	X(heavy_share, 0.85)       \
+	X(medium_share, 0.1)       \
+	X(heavy_first_min, 20000)  \
+	X(heavy_first_mean, 15000) \
+	X(heavy_first_max, 60000)  \
+	X(heavy_turns, 16)         \
+	X(heavy_new_min, 300)      \
+	X(heavy_new_mean, 2500)    \
+	X(output_min, 300)         \
+	X(output_mean, 1500)       \
+	X(think, 10)               \
+	X(context_max, 125000)
+
 struct workload_mix {
 #define WORKLOAD_MIX_MEMBER(name, standard, meaning) double name;
 	WORKLOAD_MIX(WORKLOAD_MIX_MEMBER)
@@ -122,6 +140,7 @@ struct workload_pick {
 };
 
 void workload_mix_init(struct workload_mix *ret_mix);
+void workload_mix_long(struct workload_mix *ret_mix);
 void workload_pick_init(struct workload_pick *ret_pick);
 
 /*

@@ -250,6 +250,33 @@ static void a_traces_sessions_share_their_system_prompt(void **state)
 	assert_int_equal(second->ideal_hit_tokens, 1024); /* with the answer of 30 tokens */
 }
 
+/* Contexts of which an engine of 329,000 tokens has room for three or four, answers of minutes. */
+static void the_long_mix_is_long(void **state)
+{
+	struct workload_mix mix;
+	double tokens = 0, output = 0, fresh = 0, later = 0;
+
+	(void)state;
+	workload_mix_long(&mix);
+	workload_pick_init(&pick);
+	assert_int_equal(workload_generate(&w, &mix, &pick), 0);
+
+	for (size_t i = 0; i < w.turns; i++) {
+		const struct workload_turn *t = &w.turn[i];
+
+		output += t->output_tokens / (double)w.turns;
+		if (t->turn < 2)
+			continue;
+		later++;
+		tokens += t->prompt_tokens;
+		fresh += t->prompt_tokens - t->ideal_hit_tokens;
+	}
+	assert_int_equal(w.turns, 600);
+	assert_true(tokens / later > 50000 && tokens / later < 95000);
+	assert_true(fresh / later < 3500 && output > 1400 && output < 2200);
+	assert_true(later > 0.8 * 600);
+}
+
 #define QWEN(chat, parent, at, input, ids)                                                       \
 	"{\"chat_id\": " chat ", \"parent_chat_id\": " parent ", \"timestamp\": " at             \
 	", \"input_length\": " input ", \"output_length\": 9, \"type\": \"text\", \"turn\": 1, " \
@@ -472,6 +499,7 @@ int main(void)
 		CLAIM(azures_times_are_read_in_both_forms),
 		CLAIM(an_asked_rate_keeps_the_rhythm),
 		CLAIM(a_broken_line_is_named),
+		CLAIM(the_long_mix_is_long),
 		CLAIM(qwens_turns_follow_their_parents),
 		CLAIM(a_closed_loop_waits_for_the_answer),
 		CLAIM(pauses_can_be_drawn_and_sessions_given_a_rate),
