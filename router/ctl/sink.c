@@ -100,10 +100,8 @@ static int begin_part(struct sink *sink)
 	int err = 0;
 
 	snprintf(name, sizeof(name), "%s.new", sink->path);
-	fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0640);
-	if (fd < 0)
-		return -errno;
-	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+	fd = open(name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640);
+	if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0 || ftruncate(fd, 0) < 0)
 		return -errno;
 	err = write_head(sink, fd);
 	if (!err) {
