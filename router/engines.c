@@ -17,11 +17,8 @@
 #include <xxhash.h>
 
 enum {
-	SHUT_FIRST_MS = 100, /* after one failed connect; doubles with each further one */
-	SHUT_MAX_MS = 2000,
-	REFUSED_MS = 250, /* after 429 or 503 without Retry-After */
-	ASK_TIMEOUT_S = 2,
-	AGENT_SILENT_S = 10, /* an agent's list is trusted this long after its last sample */
+	SLOW_START_SHARE = 5, /* one that has come back is charged so much of slow_start */
+	AGENT_SILENT_S = 10,  /* an agent's list is trusted this long after its last sample */
 };
 
 static uint64_t name_hash(const char *name, size_t len)
@@ -182,11 +179,13 @@ uint64_t engines_unlisted(const struct worker *w)
 
 /* ---- questions of our own ---- */
 
+static void engine_probed(struct worker *w, struct engine *e, int good);
+
 static void ask_end(struct worker *w, struct engine *e, int good)
 {
 	struct engine_ask *ask = &e->ask;
+	struct block *answer = ask->answer;
 	struct link *link = ask->link;
-	size_t len = ask->len;
 
 	ask->link = NULL;
 	if (link->sending) {
@@ -196,29 +195,33 @@ static void ask_end(struct worker *w, struct engine *e, int good)
 	link_drop(w, link);
 	if (ask->out)
 		slab_give(&w->heads, ask->out);
-	ask->out = NULL;
+	ask->out = ask->answer = NULL;
 	/*
 	 * An engine that cannot be reached, or that is not ready, keeps what was known of it; one
-	 * that answers without a list takes any name.
+	 * that answers without a list takes any name. What follows may ask the next question.
 	 */
-	if (good && ask->status < 500)
-		models_from_answer(w, e, (char *)ask->answer->data, ask->status == 200 ? len : 0);
+	if (ask->what == ASK_HEALTH)
+		engine_probed(w, e, good && ask->status < 500);
+	else if (good && ask->status < 500)
+		models_from_answer(w, e, (char *)answer->data, ask->status == 200 ? ask->len : 0);
 	else
 		wake_held(w);
-	if (ask->answer)
-		slab_give(&w->bodies, ask->answer);
-	ask->answer = NULL;
+	slab_give(&w->bodies, answer);
 }
 
-static void ask_begin(struct worker *w, struct engine *e)
+static void ask_begin(struct worker *w, struct engine *e, enum engine_question what)
 {
 	struct engine_ask *ask = &e->ask;
 
 	if (ask->link)
 		return;
-	*ask = (struct engine_ask){ 0 };
-	e->asked_ns = w->now_ns;
-	e->asked_restarts = e->own_restarts;
+	*ask = (struct engine_ask){ .what = what };
+	if (what == ASK_HEALTH) {
+		e->probed_ns = w->now_ns;
+	} else {
+		e->asked_ns = w->now_ns;
+		e->asked_restarts = e->own_restarts;
+	}
 	ask->out = block_take(&w->heads);
 	ask->answer = block_take(&w->bodies);
 	if (ask->out && ask->answer)
@@ -240,26 +243,32 @@ void engines_ask(struct worker *w)
 		struct engine *e = &w->engines[i];
 
 		if (w->now_ns - e->asked_ns > NS_PER_S / 2)
-			ask_begin(w, e);
+			ask_begin(w, e, ASK_MODELS);
 	}
 }
 
 static void ask_send(struct worker *w, struct engine *e)
 {
+	static const char *const paths[] = {
+#define PATH(id, path, meaning) [ASK_##id] = path,
+		ENGINE_QUESTIONS(PATH)
+#undef PATH
+	};
 	struct engine_ask *ask = &e->ask;
 	struct iovec iov;
 
-	ask->out->end = snprintf((char *)ask->out->data, block_capacity(&w->heads),
-				 "GET /v1/models HTTP/1.1\r\nhost: %s\r\n%s%s%s"
-				 "x-turnward-internal: models\r\nconnection: close\r\n\r\n",
-				 e->at.host, e->key[0] ? "authorization: Bearer " : "", e->key,
-				 e->key[0] ? "\r\n" : "");
+	ask->out->end =
+		snprintf((char *)ask->out->data, block_capacity(&w->heads),
+			 "GET %s HTTP/1.1\r\nhost: %s\r\n%s%s%s"
+			 "x-turnward-internal: 1\r\nconnection: close\r\n\r\n",
+			 paths[ask->what], e->at.host, e->key[0] ? "authorization: Bearer " : "",
+			 e->key, e->key[0] ? "\r\n" : "");
 	iov = (struct iovec){ ask->out->data, ask->out->end };
 	ask->link->state = LINK_BUSY;
 	ask->link->sending = 1;
 	loop_send(w->loop, ask->link->handle, &iov, 1);
 	loop_receive(w->loop, ask->link->handle);
-	wheel_arm(&w->wheel, &ask->link->timer, w->now_ns + ASK_TIMEOUT_S * (uint64_t)NS_PER_S);
+	wheel_arm(&w->wheel, &ask->link->timer, w->now_ns + w->set->health_timeout);
 }
 
 /* Collects head and body in one block, the body decoded over the head's place. 1 when complete. */
@@ -304,6 +313,12 @@ static int ask_take(struct worker *w, struct engine *e, const uint8_t *data, siz
 	}
 }
 
+static void ask_unreached(struct worker *w, struct engine *e)
+{
+	ask_end(w, e, 0);
+	engine_connect_failed(w, e);
+}
+
 void engine_ask_event(struct worker *w, struct link *link, const struct loop_event *ev)
 {
 	struct engine *e = &w->engines[link->engine];
@@ -315,7 +330,7 @@ void engine_ask_event(struct worker *w, struct link *link, const struct loop_eve
 		if (ev->res == 0 && link->state == LINK_DIALING)
 			ask_send(w, e);
 		else
-			ask_end(w, e, 0);
+			ask_unreached(w, e);
 		break;
 	case LOOP_RECEIVED:
 		if (ev->res > 0)
@@ -365,7 +380,7 @@ static void read_info(struct worker *w, struct engine *e)
 	if (e->info.models_nr || e->source == MODELS_UNKNOWN || e->source == MODELS_ANY)
 		models_from_agent(w, e);
 	else if (e->source == MODELS_AGENT)
-		ask_begin(w, e);
+		ask_begin(w, e, ASK_MODELS);
 }
 
 /* An engine that only the region names: from its agent's file. */
@@ -401,6 +416,13 @@ static int agent_fresh(const struct worker *w, const struct engine *e)
 	       w->now_ns - e->state.read_ns < AGENT_SILENT_S * (uint64_t)NS_PER_S;
 }
 
+/* An agent looks after its engine itself; one that is shut is looked after at every tick. */
+static int probe_due(const struct worker *w, const struct engine *e)
+{
+	return w->set->health_period && (e->health.cause != HEALTH_NONE ||
+					 w->now_ns - e->probed_ns >= w->set->health_period);
+}
+
 void engines_tick(struct worker *w)
 {
 	if (w->set->engines_nr == 0)
@@ -418,7 +440,9 @@ void engines_tick(struct worker *w)
 		if (!agent_fresh(w, e) &&
 		    (e->source == MODELS_UNKNOWN || e->own_restarts != e->asked_restarts ||
 		     w->now_ns - e->asked_ns > w->set->models_period))
-			ask_begin(w, e);
+			ask_begin(w, e, ASK_MODELS);
+		else if (!agent_fresh(w, e) && probe_due(w, e))
+			ask_begin(w, e, ASK_HEALTH);
 	}
 }
 
@@ -438,50 +462,100 @@ void engines_read(struct worker *w)
 	}
 }
 
-/* ---- passive health ---- */
+/* ---- health ---- */
+
+static void say_opened(struct worker *w, struct engine *e)
+{
+	log_say(LOG_INFO, "engine %s answers again", e->at.name);
+	e->away = 0;
+	ask_begin(w, e, ASK_MODELS);
+}
+
+static void say_shut(struct engine *e, const char *why)
+{
+	log_say(LOG_WARN, "engine %s gets no new work: %s", e->at.name, why);
+}
 
 void engine_connect_failed(struct worker *w, struct engine *e)
 {
-	uint64_t ms = SHUT_FIRST_MS << (e->failures < 8 ? e->failures : 8);
-
-	if (ms > SHUT_MAX_MS)
-		ms = SHUT_MAX_MS;
-	e->shut_until_ns = w->now_ns + ms * NS_PER_MS;
-	if (e->failures++ == 0) {
-		log_say(LOG_WARN, "engine %s cannot be reached", e->at.name);
+	if (health_connect_failed(&e->health, w->now_ns))
+		say_shut(e, "it cannot be reached");
+	if (!e->away) {
 		/* Whatever its cache held is not assumed of the process that comes next. */
+		e->away = 1;
 		e->own_restarts++;
 		route_engine_lost(w, e);
 	}
 	link_drop_idle(w, e);
 }
 
+void engine_failed(struct worker *w, struct engine *e)
+{
+	if (health_failed(&e->health, w->now_ns))
+		say_shut(e, "its answers fail, one after the other");
+}
+
 void engine_answered(struct worker *w, struct engine *e)
 {
-	if (e->failures == 0)
-		return;
-	log_say(LOG_INFO, "engine %s answers again", e->at.name);
-	e->failures = 0;
-	e->shut_until_ns = 0;
-	ask_begin(w, e);
+	if (health_answered(&e->health, w->now_ns))
+		say_opened(w, e);
 }
 
 void engine_refused(struct worker *w, struct engine *e, uint64_t pause_ns)
 {
-	uint64_t until = w->now_ns + (pause_ns ? pause_ns : REFUSED_MS * (uint64_t)NS_PER_MS);
-
-	if (until > e->spared_until_ns)
-		e->spared_until_ns = until;
+	if (health_refused(&e->health, w->now_ns, pause_ns))
+		say_opened(w, e);
 }
 
-int engine_open(const struct worker *w, const struct engine *e)
+static void engine_probed(struct worker *w, struct engine *e, int good)
 {
-	return e->spared_until_ns <= w->now_ns && engine_reachable(w, e);
+	if (!health_probed(&e->health, w->now_ns, good))
+		return;
+	if (good)
+		say_opened(w, e);
+	else
+		say_shut(e, "GET /health fails");
 }
 
-int engine_reachable(const struct worker *w, const struct engine *e)
+static int agent_says_down(const struct worker *w, const struct engine *e)
 {
-	if (e->shut_until_ns > w->now_ns)
-		return 0;
-	return !(agent_fresh(w, e) && e->state.health == ENGINE_HEALTH_DOWN);
+	return agent_fresh(w, e) && e->state.health == ENGINE_HEALTH_DOWN;
+}
+
+enum health_standing engine_standing(const struct worker *w, const struct engine *e)
+{
+	return agent_says_down(w, e) ? HEALTH_CLOSED : health_standing(&e->health, w->now_ns);
+}
+
+int engine_up(const struct worker *w, const struct engine *e)
+{
+	return e->health.cause == HEALTH_NONE && !agent_says_down(w, e);
+}
+
+uint64_t engines_takers(const struct worker *w, uint64_t engines)
+{
+	uint64_t open = 0, first = 0, first_ns = UINT64_MAX;
+
+	for (uint32_t i = 0; i < w->engines_nr; i++) {
+		const struct engine *e = &w->engines[i];
+		uint64_t ends_ns = health_ends_ns(&e->health);
+
+		if (!(engines >> i & 1))
+			continue;
+		if (engine_standing(w, e) == HEALTH_OPEN)
+			open |= 1ull << i;
+		if (agent_says_down(w, e)) /* it looks more often than requests come: last of all */
+			ends_ns = UINT64_MAX - 1;
+		if (ends_ns < first_ns) {
+			first = 1ull << i;
+			first_ns = ends_ns;
+		}
+	}
+	return open ? open : first;
+}
+
+double engine_slow_start_s(const struct worker *w, const struct engine *e)
+{
+	return health_slow(&e->health, w->now_ns, w->set->slow_start) * (double)w->set->slow_start *
+	       1e-9 / SLOW_START_SHARE;
 }

@@ -9,6 +9,7 @@
 #ifndef TURNWARD_ROUTER_ENGINES_H
 #define TURNWARD_ROUTER_ENGINES_H
 
+#include "router/health/health.h"
 #include "router/latency.h"
 #include "router/net/chain.h"
 #include "router/view/view.h"
@@ -27,9 +28,18 @@ struct link;
 /* Where the list of models comes from. */
 enum models_source { MODELS_UNKNOWN, MODELS_AGENT, MODELS_ASKED, MODELS_ANY };
 
+/* What the router asks engines that have no agent. X(ID, path, meaning) */
+#define ENGINE_QUESTIONS(X)                               \
+	X(MODELS, "/v1/models", "which models it serves") \
+	X(HEALTH, "/health", "whether it is well")
+#define ENGINE_QUESTION_ENUM(id, path, meaning) ASK_##id,
+enum engine_question { ENGINE_QUESTIONS(ENGINE_QUESTION_ENUM) ENGINE_QUESTIONS_NR };
+#undef ENGINE_QUESTION_ENUM
+
 /* A question of the router's own to an engine: GET PATH, the answer's body in one block. */
 struct engine_ask {
 	struct link *link; /* NULL = none under way */
+	enum engine_question what;
 	struct block *out, *answer;
 	uint8_t have_head;
 	int status;
@@ -73,10 +83,9 @@ struct engine {
 	/* cache epoch: the agent's, or counted here when the engine was seen down */
 	uint64_t epoch, own_restarts;
 
-	/* passive health */
-	uint32_t failures;        /* connects that failed in a row */
-	uint64_t shut_until_ns;   /* no new work before; 0 = open */
-	uint64_t spared_until_ns; /* it refused: before, only what no other can take */
+	struct health health;
+	uint8_t away;       /* connecting failed, and it has not answered since */
+	uint64_t probed_ns; /* when GET /health was last begun */
 
 	/* links */
 	struct link *idle;
@@ -113,15 +122,23 @@ uint64_t engines_unlisted(const struct worker *w);
 /* Asks every engine without an agent for its models (again). */
 void engines_ask(struct worker *w);
 
-/* Passive health, from the data path. */
+/* What the data path saw of it (health/health.h). */
 void engine_connect_failed(struct worker *w, struct engine *e);
+void engine_failed(struct worker *w, struct engine *e); /* no answer, garbage, silence, 5xx */
 void engine_answered(struct worker *w, struct engine *e);
 void engine_refused(struct worker *w, struct engine *e, uint64_t pause_ns); /* 429 or 503 */
 
-/* May get new work now, as far as health goes. */
-int engine_open(const struct worker *w, const struct engine *e);
-/* May be asked at least: open, or it has only refused something lately. */
-int engine_reachable(const struct worker *w, const struct engine *e);
+/* Its health, and what its agent says of it. */
+enum health_standing engine_standing(const struct worker *w, const struct engine *e);
+/* 1 unless it is shut, be it between two trials: what operators are told. */
+int engine_up(const struct worker *w, const struct engine *e);
+/*
+ * Of these engines (a bit each), those that may get a request now: all that are open, else the one
+ * whose pause ends first, so that there is always one where there is any.
+ */
+uint64_t engines_takers(const struct worker *w, uint64_t engines);
+/* Seconds charged to one that has just come back. */
+double engine_slow_start_s(const struct worker *w, const struct engine *e);
 
 /* The link's events when it belongs to a question of ours. */
 void engine_ask_event(struct worker *w, struct link *link, const struct loop_event *ev);

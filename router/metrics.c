@@ -65,7 +65,7 @@ static void counters(struct worker *w, FILE *out)
 
 /* A gauge with one value per engine. */
 #define ENGINE_GAUGES(X)                                                                           \
-	X("engine_up", "1 if the engine may get new work", engine_open(w, e))                      \
+	X("engine_up", "1 if the engine may get new work", engine_up(w, e))                        \
 	X("engine_models_known", "1 if it is known which models it serves",                        \
 	  e->source != MODELS_UNKNOWN)                                                             \
 	X("engine_drained", "1 if the operator has drained it", e->drained)                        \

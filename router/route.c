@@ -311,26 +311,31 @@ static void fill_engine(struct worker *w, struct exchange *x, struct engine *e, 
 
 	if (r->candidates >> e->index & 1)
 		seen.flags |= POLICY_SERVES;
-	if (r->any_open ? engine_open(w, e) : engine_reachable(w, e))
+	if (r->takers >> e->index & 1)
 		seen.flags |= POLICY_ALIVE;
 	if (e->drained)
 		seen.flags |= POLICY_DRAINED;
 	if (x->tried >> e->index & 1)
 		seen.flags |= POLICY_EXCLUDED;
 	view_engine_fill(&v, &seen, p);
+	p->penalty_s += (float)engine_slow_start_s(w, e);
 }
 
 /* ---- the decision ---- */
 
-/* Where every engine has refused something lately, one of them is asked all the same. */
-static int any_open(const struct worker *w, const struct exchange *x)
+/* Health chooses among the candidates; what is bound to one goes there while it lives. */
+static uint64_t takers(const struct worker *w, const struct exchange *x)
 {
-	uint64_t left = x->route->candidates & ~x->tried;
+	const struct route *r = x->route;
+	uint64_t left = r->candidates & ~x->tried, found;
 
 	for (uint32_t i = 0; i < w->engines_nr; i++)
-		if ((left >> i & 1) && !w->engines[i].drained && engine_open(w, &w->engines[i]))
-			return 1;
-	return 0;
+		if (w->engines[i].drained)
+			left &= ~(1ull << i);
+	found = engines_takers(w, left);
+	if (r->bound >= 0 && engine_standing(w, &w->engines[r->bound]) == HEALTH_SPARED)
+		found |= left & 1ull << r->bound;
+	return found;
 }
 
 static void fill_request(struct worker *w, struct exchange *x, const struct session *s,
@@ -528,7 +533,7 @@ int route_decide(struct worker *w, struct exchange *x)
 	known = estimate(w, x, epochs, &session);
 	hits(w, r, known ? &session : NULL, hit);
 	fill_request(w, x, known ? &session : NULL, &request);
-	r->any_open = any_open(w, x);
+	r->takers = takers(w, x);
 	for (uint32_t i = 0; i < w->engines_nr; i++)
 		fill_engine(w, x, &w->engines[i], hit[i], &engines[i]);
 	policy_choose(&w->params, &request, engines, w->engines_nr, &choice);
@@ -542,14 +547,15 @@ int route_decide(struct worker *w, struct exchange *x)
 	return choice.engine;
 }
 
-int route_has_other(struct worker *w, const struct exchange *x)
+int route_has_other(struct worker *w, const struct exchange *x, enum health_standing worst)
 {
 	uint64_t others = x->route->candidates & ~x->tried & ~(1ull << x->engine);
 
 	if (x->route->bound >= 0)
 		return 0; /* only that engine has its state */
 	for (uint32_t i = 0; i < w->engines_nr; i++)
-		if ((others >> i & 1) && engine_open(w, &w->engines[i]) && !w->engines[i].drained)
+		if ((others >> i & 1) && !w->engines[i].drained &&
+		    engine_standing(w, &w->engines[i]) <= worst)
 			return 1;
 	return 0;
 }

@@ -9,6 +9,7 @@
 #define TURNWARD_ROUTER_ROUTE_H
 
 #include "router/chat/scan.h"
+#include "router/health/health.h"
 #include "router/http/path.h"
 #include "router/ledger/ledger.h"
 #include "router/net/conn.h"
@@ -38,7 +39,7 @@ struct route {
 	uint8_t exact_base; /* prompt_tokens builds on an exact count */
 	uint8_t dispatched; /* a ticket is in the books */
 	uint8_t token_seen;
-	uint8_t any_open;    /* some candidate is open; else one that has refused is asked */
+	uint64_t takers;     /* of the candidates, those whose health lets them have it */
 	uint8_t was_known;   /* `before` is valid */
 	uint8_t moved_home;  /* the session has been told of the dispatch */
 	uint64_t candidates; /* bit mask: engines that serve it */
@@ -69,8 +70,8 @@ int route_begin(struct worker *w, struct exchange *x);
  */
 int route_decide(struct worker *w, struct exchange *x);
 
-/* 1 if another engine than those tried could take it. */
-int route_has_other(struct worker *w, const struct exchange *x);
+/* 1 if another engine than those tried could take it, of no worse standing than that. */
+int route_has_other(struct worker *w, const struct exchange *x, enum health_standing worst);
 
 /* The engine did not take it after all: out of the books, as if never sent. */
 void route_undo(struct worker *w, struct exchange *x);

@@ -73,6 +73,8 @@ struct router_settings {
 	uint64_t connect_timeout, head_timeout, body_timeout, first_byte_timeout;
 	uint64_t stream_idle_timeout, client_send_timeout, keepalive_timeout, engine_idle_timeout;
 	uint64_t drain_timeout, models_period;
+	uint64_t health_period; /* 0 = engines are not probed */
+	uint64_t health_timeout, slow_start;
 
 	struct view_rules view; /* beside the choice of an engine */
 

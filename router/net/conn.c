@@ -113,12 +113,32 @@ static void inflight_remove(struct worker *w, struct exchange *x)
 	w->inflight_nr--;
 }
 
+/* What the end of a request says of the engine that had it. */
+static void judge_engine(struct worker *w, struct exchange *x, enum conn_end end)
+{
+	if (x->engine < 0)
+		return;
+	switch (end) {
+	case END_FIRST_BYTE_TIMEOUT:
+	case END_STREAM_IDLE:
+	case END_ENGINE_GONE:
+	case END_ENGINE_GARBAGE:
+		engine_failed(w, &w->engines[x->engine]);
+		x->trial = 0;
+		break;
+	default:
+		dispatch_trial_void(w, x);
+		break;
+	}
+}
+
 void exchange_end(struct worker *w, struct conn *c, enum conn_end end)
 {
 	struct exchange *x = c->x;
 
 	assert(x && x->conn == c);
 	x->end = end;
+	judge_engine(w, x, end);
 	wheel_disarm(&w->wheel, &c->comment_timer);
 	dispatch_release(w, x);
 	route_ended(w, x);

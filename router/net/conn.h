@@ -94,7 +94,7 @@ enum conn_outcome { OUTCOME_COMPLETED, OUTCOME_FAILED, OUTCOME_ABORTED };
 	  "the request body did not arrive in time")                                               \
 	X(BODY_RATE, "body_rate", FAILED, 408, "invalid_request_error", "body_rate",               \
 	  "the request body came too slowly")                                                      \
-	X(CONNECT, "connect", FAILED, 502, "server_error", "engine_unreachable",                   \
+	X(CONNECT, "connect", FAILED, 503, "server_error", "engine_unreachable",                   \
 	  "no connection to the engine")                                                           \
 	X(FIRST_BYTE_TIMEOUT, "first_byte_timeout", FAILED, 504, "server_error", "engine_timeout", \
 	  "the engine did not answer in time")                                                     \
@@ -185,6 +185,7 @@ struct exchange {
 	int engine;     /* index into worker.engines, -1 = none */
 	uint64_t tried; /* bit mask of engines that refused or failed */
 	uint8_t attempts, resent, sent, answered, reused, relayed_event;
+	uint8_t trial;          /* its outcome opens or shuts an engine (health.h) */
 	uint8_t heard;          /* a byte of an answer has come over this connection */
 	const struct block *at; /* send cursor: the block and offset next to go out */
 	uint32_t at_offset;

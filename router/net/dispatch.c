@@ -35,6 +35,7 @@ static enum conn_state dispatch_start(struct worker *w, struct conn *c, int fres
 	x->sent = x->heard = 0;
 	x->sent_bytes = x->queued_bytes = 0;
 	x->attempts++;
+	x->trial |= health_dispatched(&e->health);
 	client_timer(w, c, 0);
 	if (link->state == LINK_DIALING)
 		return CONN_DIAL;
@@ -259,12 +260,20 @@ static int can_resend(const struct exchange *x)
 	       x->attempts < DISPATCH_ATTEMPTS_MAX;
 }
 
+void dispatch_trial_void(struct worker *w, struct exchange *x)
+{
+	if (x->trial)
+		health_trial_void(&engine_of(w, x)->health);
+	x->trial = 0;
+}
+
 /* Closes this engine's connection first; dispatch_closed() goes on from there. */
 static enum conn_state again(struct worker *w, struct conn *c, int other)
 {
 	struct exchange *x = c->x;
 
 	if (other) {
+		dispatch_trial_void(w, x);
 		x->tried |= 1ull << x->engine;
 		route_undo(w, x);
 		x->engine = -1;
@@ -299,8 +308,10 @@ enum conn_state dispatch_down(struct worker *w, struct conn *c, const struct con
 	struct engine *e = engine_of(w, x);
 
 	engine_connect_failed(w, e);
+	x->trial = 0;
 	count_engine(&w->counters, e->index, ENGINE_COUNTER_connect_failures, 1);
-	if (can_resend(x) && route_has_other(w, x)) {
+	/* Where all others are in a pause, the one that ends first was this one. */
+	if (can_resend(x) && route_has_other(w, x, HEALTH_SPARED)) {
 		count(&w->counters, COUNTER_resent_connect, 1);
 		return again(w, c, 1);
 	}
@@ -327,7 +338,7 @@ enum conn_state dispatch_refused(struct worker *w, struct conn *c)
 	struct exchange *x = c->x;
 
 	count_engine(&w->counters, x->engine, ENGINE_COUNTER_refusals, 1);
-	if (x->relayed_event || x->tried || !can_resend(x) || !route_has_other(w, x))
+	if (x->relayed_event || x->tried || !can_resend(x) || !route_has_other(w, x, HEALTH_OPEN))
 		return CONN_STATES_NR;
 	count(&w->counters, COUNTER_resent_refused, 1);
 	return again(w, c, 1);

@@ -17,7 +17,7 @@ static int ready(const struct worker *w)
 	if (w->draining)
 		return 0;
 	for (uint32_t i = 0; i < w->engines_nr; i++)
-		if (engine_reachable(w, &w->engines[i]))
+		if (engine_up(w, &w->engines[i]))
 			return 1;
 	return 0;
 }

@@ -58,6 +58,7 @@ void dispatch_pump(struct worker *w, struct exchange *x);
 void dispatch_timer(struct worker *w, struct conn *c);
 void dispatch_forget_body(struct worker *w, struct exchange *x); /* no resend from here on */
 void dispatch_release(struct worker *w, struct exchange *x);     /* the engine's side, at the end */
+void dispatch_trial_void(struct worker *w, struct exchange *x);  /* it ends and says nothing */
 conn_action dispatch_up, dispatch_down, dispatch_closed, dispatch_took, dispatch_broke;
 enum conn_state dispatch_refused(struct worker *w, struct conn *c);
 /* The line that names us in Via, for a message received in HTTP/1.minor; NULL without `via`. */

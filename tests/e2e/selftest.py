@@ -39,6 +39,13 @@ def a_sanitizers_report_fails_the_case(t):
 
 
 @case
+def a_crash_of_a_child_s_child_that_is_told_fails_the_case(t):
+    def told(inner):
+        inner.run("sh", "-c", "echo 'worker 7 was ended by signal 11 (Segmentation fault)' >&2")
+    expect_failure(told, "signal 11")
+
+
+@case
 def a_failed_claim_shows_what_the_children_said(t):
     def fail(inner):
         inner.run("sh", "-c", "echo last words >&2")

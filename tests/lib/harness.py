@@ -38,7 +38,8 @@ COUNTER = itertools.count()
 PATIENCE = float(os.environ.get("TEST_PATIENCE", "1"))
 REPORT = re.compile(r"(ERROR: (Address|Leak|Thread|Memory)Sanitizer|WARNING: ThreadSanitizer|"
                     r"runtime error: |Assertion .* failed|stack smashing detected|"
-                    r"buffer overflow detected|double free|Fatal glibc error)")
+                    r"buffer overflow detected|double free|Fatal glibc error|"
+                    r"worker \d+ was ended by signal (4|6|7|8|11) )")
 
 
 class Failed(Exception):

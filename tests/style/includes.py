@@ -21,6 +21,7 @@ AREAS = {
     "router/policy/": "policy",
     "router/stage/": "pure",
     "router/admit/": "pure",
+    "router/health/": "pure",
     "router/ledger/": "pure",
     "router/view/": "pure",
     "router/journal/": "pure",
