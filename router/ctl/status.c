@@ -33,11 +33,31 @@ static void number(const struct status_engine *e, enum engine_field field, doubl
 		printf(" %9s", "-");
 }
 
+static void print_policies(const struct status *s)
+{
+	uint64_t asked = status_counter(s, "shadow_decisions");
+	uint64_t others = status_counter(s, "shadow_disagreements");
+
+	printf("policy %s", s->policy[0] ? s->policy : "not known");
+	if (s->shadow_policy[0])
+		printf("; shadow %s: another engine in %lu of %lu decisions (%.1f %%), which by "
+		       "its "
+		       "model would have saved %.3f s, by the policy in force cost %.3f s",
+		       s->shadow_policy, (unsigned long)others, (unsigned long)asked,
+		       asked ? 100.0 * (double)others / (double)asked : 0,
+		       (double)status_counter(s, "shadow_regret_us") * 1e-6,
+		       (double)status_counter(s, "shadow_excess_us") * 1e-6);
+	printf("\n");
+}
+
 static void print(const struct status *s)
 {
 	static const char *const healths[] = { "unknown", "up", "stalled", "down" };
 
-	printf("%s: %s\n\n", s->region, s->sentence);
+	printf("%s: %s\n", s->region, s->sentence);
+	if (s->router_present)
+		print_policies(s);
+	printf("\n");
 	printf("%-16s %-8s %8s %9s %9s %9s %9s %9s %8s\n", "engine", "health", "age ms", "running",
 	       "waiting", "kv used", "in flight", "pending", "ttft p90");
 	for (uint32_t i = 0; i < s->engines_nr; i++) {

@@ -13,7 +13,7 @@ static const char *const kinds[] = { "unknown", "vllm", "sglang", "llamacpp" };
 static const char *const healths[] = { "unknown", "up", "stalled", "down" };
 static const char *const verdicts[] = { "ok", "warning", "critical", "unknown" };
 
-enum { AGED_PERIODS = 20, AGED_NS = 2 * NS_PER_S };
+enum { AGED_PERIODS = 20, AGED_NS = 2 * NS_PER_S, PARAMS_MAX = 32 * 1024 };
 
 static const char *word(const char *const *words, size_t nr, uint64_t i)
 {
@@ -101,6 +101,30 @@ static void read_counters(struct status *s, const struct router_file *file)
 	}
 }
 
+/* One line's value of the parameters in force: "policy.KEY = VALUE". */
+static void param(const char *text, const char *key, char *ret, size_t size)
+{
+	const char *at = strstr(text, key);
+
+	ret[0] = 0;
+	if (at && (at == text || at[-1] == '\n')) {
+		at += strlen(key);
+		at += strspn(at, " =");
+		snprintf(ret, size, "%.*s", (int)strcspn(at, "\n"), at);
+	}
+}
+
+static void read_policies(struct status *s, const struct router_file *file)
+{
+	static const char policy[] = "policy.policy =", shadow[] = "policy.shadow_policy =";
+	char text[PARAMS_MAX] = "";
+
+	if (router_file_params_read(file, text, sizeof(text)) < 0)
+		return;
+	param(text, policy, s->policy, sizeof(s->policy));
+	param(text, shadow, s->shadow_policy, sizeof(s->shadow_policy));
+}
+
 static void read_router(struct status *s, const struct region *region)
 {
 	char error[REGION_ERROR_MAX];
@@ -116,8 +140,7 @@ static void read_router(struct status *s, const struct region *region)
 	s->router_generation = h->generation;
 	read_router_engines(s, &file);
 	read_counters(s, &file);
-	if (router_file_params_read(&file, s->params, sizeof(s->params)) < 0)
-		s->params[0] = 0;
+	read_policies(s, &file);
 	router_file_drop(&file);
 }
 
@@ -233,6 +256,14 @@ void status_free(struct status *s)
 	s->counters = NULL;
 }
 
+uint64_t status_counter(const struct status *s, const char *name)
+{
+	for (uint32_t i = 0; i < s->counters_nr; i++)
+		if (strcmp(s->counters[i].name, name) == 0)
+			return atomic_load_explicit(&s->counters[i].value, memory_order_relaxed);
+	return 0;
+}
+
 /* ---- JSON ---- */
 
 static void age(struct json *j, const char *key, const struct status *s, uint64_t ns)
@@ -335,6 +366,22 @@ static void engine_json(struct json *j, const struct status *s, const struct sta
 	json_object_end(j);
 }
 
+static void shadow_json(struct json *j, const struct status *s)
+{
+	if (!s->shadow_policy[0]) {
+		json_null(j, "shadow");
+		return;
+	}
+	json_object_begin(j, "shadow");
+	json_str(j, "policy", s->shadow_policy);
+	json_u64(j, "decisions", status_counter(s, "shadow_decisions"));
+	json_u64(j, "disagreements", status_counter(s, "shadow_disagreements"));
+	json_u64(j, "skipped", status_counter(s, "shadow_skipped"));
+	json_f64(j, "regret_s", (double)status_counter(s, "shadow_regret_us") * 1e-6);
+	json_f64(j, "excess_s", (double)status_counter(s, "shadow_excess_us") * 1e-6);
+	json_object_end(j);
+}
+
 void status_json(struct json *j, const struct status *s)
 {
 	json_object_begin(j, NULL);
@@ -345,6 +392,8 @@ void status_json(struct json *j, const struct status *s)
 	json_bool(j, "alive", s->router_alive);
 	json_u64(j, "pid", s->router_pid);
 	json_u64(j, "generation", s->router_generation);
+	json_str(j, "policy", s->policy[0] ? s->policy : NULL);
+	shadow_json(j, s);
 	json_object_begin(j, "counters");
 	for (uint32_t i = 0; i < s->counters_nr; i++)
 		json_u64(j, s->counters[i].name,

@@ -40,7 +40,7 @@ struct status {
 	uint64_t now_ns;
 	int router_present, router_alive;
 	uint64_t router_pid, router_generation;
-	char params[512];
+	char policy[32], shadow_policy[32]; /* "" = not known, or none is asked */
 	uint32_t engines_nr;
 	struct status_engine engines[STATE_ENGINES_MAX];
 	struct router_counter *counters; /* copies; NULL = none */
@@ -53,6 +53,9 @@ struct status {
  */
 int status_read(struct status *ret_status, const struct region *region);
 void status_free(struct status *status);
+
+/* A counter by its name in the region; 0 for one that is not there. */
+uint64_t status_counter(const struct status *status, const char *name);
 
 void status_json(struct json *j, const struct status *status);
 

@@ -364,9 +364,13 @@ def a_shadow_policy_is_asked_and_never_obeyed(t):
         loss = shadow["regret"][measure]["loss_s"]
         metric = place.metric(f"shadow_{name}_seconds_total")
         check(abs(metric - loss) <= 1e-6 * 300, f"{name}: {metric} on the page, {loss} replayed")
-    counters = place.status()["router"]["counters"]
-    equal((counters["shadow_decisions"], counters["shadow_disagreements"]),
-          (300, told["shadows"]), "status")
+    page = json.loads(ask(place.router.admin, "GET", "/status").body)
+    for status in (place.status()["router"], page["router"]):
+        equal((status["policy"], status["shadow"]["policy"], status["shadow"]["decisions"],
+               status["shadow"]["disagreements"]),
+              ("eft", "least-requests", 300, told["shadows"]), "status")
+    contains(t.run("turnward", "status", "--region", t.region).out,
+             f"shadow least-requests: another engine in {told['shadows']} of 300 decisions")
     equal(place.metric("shadow_decision_seconds_count"), 300, "evaluations timed")
     told = t.run("turnward", "replay", path, code=0).out
     contains(told, "the shadow policy least-requests would have chosen another engine in")

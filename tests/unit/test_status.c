@@ -52,6 +52,33 @@ static void router_start(struct router_file *file)
 	assert_int_equal(router_file_hold(file, &region, &sizes, NULL, NULL, note, error), 0);
 }
 
+/* As the router publishes them: every key of its configuration, a line each. */
+static void the_policies_in_force_are_told(void **state)
+{
+	static const char *const names[] = { "shadow_decisions", "shadow_regret_us" };
+	struct router_file file;
+	unsigned nr;
+
+	router_start(&file);
+	router_file_params_publish(&file, "policy.migrate = priced\npolicy.shadow_policy = eft\n"
+					  "policy.policy = contention\npolicy.throughput = 1\n");
+	assert_int_equal(router_file_counters_bind(&file, names, 2), 0);
+	router_counter_add(&router_file_counters(&file, &nr)[1], 250000);
+	assert_int_equal(status_read(status, &region), 0);
+	assert_string_equal(status->policy, "contention");
+	assert_string_equal(status->shadow_policy, "eft");
+	assert_int_equal(status_counter(status, "shadow_regret_us"), 250000);
+	assert_int_equal(status_counter(status, "no such counter"), 0);
+	status_free(status);
+
+	router_file_params_publish(&file, "policy.policy = eft\npolicy.shadow_policy =\n");
+	assert_int_equal(status_read(status, &region), 0);
+	assert_string_equal(status->policy, "eft");
+	assert_string_equal(status->shadow_policy, "");
+	status_free(status);
+	router_file_drop(&file);
+}
+
 static void agent_start(struct engine_file *agent, const char *name, uint64_t health,
 			uint64_t read_ns)
 {
@@ -261,6 +288,7 @@ int main(void)
 	const struct CMUnitTest claims[] = {
 		IN_REGION(an_empty_region_is_told_as_such),
 		IN_REGION(a_router_alone_is_well_and_a_dead_one_critical),
+		IN_REGION(the_policies_in_force_are_told),
 		IN_REGION(agents_that_are_down_old_or_dead_make_it_a_warning),
 		IN_REGION(books_of_living_workers_are_summed_and_a_dead_ones_are_not),
 		IN_REGION(the_probes_times_count_while_they_are_fresh),
