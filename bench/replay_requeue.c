@@ -188,6 +188,14 @@ int stage_sim_lose_all(struct sim *s, unsigned engine)
 
 /* ---- rescue ---- */
 
+static int sim_busy(const struct sim_engine *e)
+{
+	struct model_figures f;
+
+	model_figures_get(e->model, &f);
+	return f.running + f.waiting > 0;
+}
+
 int stage_sim_step(struct sim *s, unsigned engine)
 {
 	s->stage->engine[engine].alive_ns = s->now_ns;
@@ -271,6 +279,12 @@ static int rescue_all(struct sim *s, unsigned engine, const struct rescue_engine
 	return err;
 }
 
+void stage_sim_comes(struct sim *s, unsigned engine)
+{
+	if (!sim_busy(&s->engine[engine]))
+		s->stage->engine[engine].alive_ns = s->now_ns;
+}
+
 int stage_sim_tick(struct sim *s)
 {
 	int err = 0;
@@ -278,14 +292,11 @@ int stage_sim_tick(struct sim *s)
 	for (unsigned i = 0; i < s->engines && !err; i++) {
 		const struct sim_engine *e = &s->engine[i];
 		struct rescue_engine state = { .alive_ns = s->stage->engine[i].alive_ns,
-					       .busy = e->step_end_ns != MODEL_NEVER,
+					       .busy = (uint32_t)sim_busy(e),
 					       .stops = 1 };
 
-		if (!state.busy)
-			continue;
-		if (e->step_begin_ns > state.alive_ns)
-			state.alive_ns = e->step_begin_ns;
-		state.step_s = (double)e->step_lasts_ns * 1e-9;
+		if (e->step_end_ns != MODEL_NEVER)
+			state.step_s = (double)e->step_lasts_ns * 1e-9;
 		if (rescue_overdue(&s->arm->stage, &state, s->now_ns))
 			err = rescue_all(s, i, &state);
 	}

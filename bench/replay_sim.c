@@ -124,6 +124,7 @@ int sim_submit(struct sim *s, uint32_t index)
 					       .prompt_tokens = turn->prompt_tokens,
 					       .output_tokens = turn->output_tokens,
 					       .output = r->answer };
+	stage_sim_comes(s, r->ticket.engine);
 	int err = model_submit(e->model, &submission, s->now_ns, &request);
 	if (!err)
 		err = stage_sim_submitted(s, index, request);

@@ -47,12 +47,13 @@ static void check_engine(const struct sim *s, unsigned engine, uint64_t *submitt
 
 	ledger_books_get(&s->ledger, engine, &sums);
 	model_figures_get(s->engine[engine].model, &f);
-	assert(sums.requests == 0 && sums.waiting_tokens == 0 && sums.decoding == 0);
-	assert(sums.staged_rest_tokens == 0 && sums.pieces == 0 && sums.cold_prompts == 0);
+	/* An engine that hangs to the end still has what was abandoned there. */
+	assert(sums.requests == s->stage->engine[engine].left && sums.decoding == 0);
+	assert(sums.requests || (sums.waiting_tokens == 0 && sums.pieces == 0));
+	assert(sums.staged_rest_tokens == 0 && sums.cold_prompts == 0);
 	assert(sums.held == 0 && sums.held_tokens == 0);
 	assert(sums.dispatched_total == f.submitted + s->stage->engine[engine].lefts);
 	assert(f.submitted == f.finished + f.aborted + f.running + f.waiting);
-	assert(s->stage->engine[engine].left == 0);
 	assert(s->stage->requeue.engine[engine].cold == NULL);
 	assert(s->stage->requeue.engine[engine].waiting == 0);
 	*submitted += f.submitted;
@@ -439,6 +440,7 @@ int stage_sim_piece_due(struct sim *s, uint32_t index)
 	piece_make(s, index, &submission);
 	model_figures_get(e->model, &lane->before);
 	lane->sent_ns = s->now_ns;
+	stage_sim_comes(s, lane->piece.engine);
 	err = model_submit(e->model, &submission, s->now_ns, &lane->model);
 	return err ? err : sim_kick(s, lane->piece.engine);
 }

@@ -76,6 +76,7 @@ void stage_sim_decided(struct sim *s, uint32_t index, const struct policy_engine
 int stage_sim_submitted(struct sim *s, uint32_t index, struct model_request *model);
 
 /* What engines and the clock say. */
+void stage_sim_comes(struct sim *s, unsigned engine); /* something is about to be submitted */
 int stage_sim_piece_due(struct sim *s, uint32_t index);
 int stage_sim_piece_done(struct sim *s, uint32_t index, const struct model_event *event);
 int stage_sim_started(struct sim *s, uint32_t index, const struct model_event *event);

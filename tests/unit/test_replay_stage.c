@@ -375,6 +375,46 @@ static void both_cuts_what_can_be_cut_and_requeues_the_rest(void **state)
 	assert_int_equal(run.stage.pieces + run.stage.closes, 0);
 }
 
+/* ---- rescue ---- */
+
+/* Both engines compute a prompt when the first one hangs for a minute. */
+static void who_waits_on_a_hanging_engine_is_taken_off_it_once(void **state)
+{
+	(void)state;
+	lone_turn(99.5, 100, 20000, 1);
+	lone_turn(99.5, 200, 20000, 1);
+
+	play("eft+engines=2+stall=60+stall_every=100");
+	assert_true(ttft_s(0) > 60 || ttft_s(1) > 60);
+	assert_int_equal(run.stage.rescued, 0);
+	play("eft+engines=2+stall=60+stall_every=100+rescue=1");
+	assert_true(ttft_s(0) < 15 && ttft_s(1) < 15);
+	assert_int_equal(run.stage.rescued, 1);
+	/* 6 s past the end of the step that began at 99.5 s, and not before. */
+	assert_true(fmax(ttft_s(0), ttft_s(1)) > step_s(0, 8192) + 6 + step_s(0, 8192));
+}
+
+static void a_staged_prompt_that_is_rescued_is_staged_anew(void **state)
+{
+	(void)state;
+	lone_turn(99.5, 100, 40000, 1);
+	lone_turn(99.5, 200, 40000, 1);
+
+	play("eft+engines=2+stage=pieces+stage_alone=0+stall=60+stall_every=100+rescue=1");
+
+	assert_int_equal(run.stage.rescued, 1);
+	assert_int_equal(run.stage.staged, 3);
+	assert_true(ttft_s(0) < 40 && ttft_s(1) < 40);
+}
+
+static void healthy_engines_rescue_nobody(void **state)
+{
+	(void)state;
+	make_design(300);
+	play("eft-staged+rescue=1");
+	assert_int_equal(run.stage.rescued, 0);
+}
+
 /* ---- all together ---- */
 
 /* Every play ends with its conservation asserted: requests, pieces, tokens, books. */
@@ -391,12 +431,15 @@ static void under_cache_pressure_nothing_is_lost(void **state)
 		"both+uncuttable=0.4+stage_force=1+pieces_hit=0",
 		"both+uncuttable=0.4+cold_slots=1+engine_requests=4",
 		"requeue+cold_slots=1+long_prefill_cap=2048",
+		"pieces+cold_slots=1+rescue=1+stall=20+stall_every=25",
+		"requeue+cold_slots=1+rescue=1+stall=20+stall_every=25",
+		"both+uncuttable=0.4+cold_slots=1+restart_every=40",
 	};
 
 	(void)state;
 	make_design(90);
 	for (size_t i = 0; i < sizeof(arms) / sizeof(arms[0]); i++) {
-		char text[96];
+		char text[REPLAY_NAME_MAX];
 
 		snprintf(text, sizeof(text), "eft+engines=3+kv_tokens=132000+stage=%s", arms[i]);
 		play(text);
@@ -457,6 +500,9 @@ int main(void)
 		CLAIM(with_async_it_computes_one_step_more_first),
 		CLAIM(nobody_waits_nobody_closes),
 		CLAIM(both_cuts_what_can_be_cut_and_requeues_the_rest),
+		CLAIM(who_waits_on_a_hanging_engine_is_taken_off_it_once),
+		CLAIM(a_staged_prompt_that_is_rescued_is_staged_anew),
+		CLAIM(healthy_engines_rescue_nobody),
 		CLAIM(under_cache_pressure_nothing_is_lost),
 		CLAIM(the_same_seed_gives_the_same_bytes),
 		CLAIM(short_turns_gain_what_it_is_for),
