@@ -289,7 +289,9 @@ static int step(struct recorder *r)
 	if (!err &&
 	    now >= r->looked_ns + (uint64_t)(r->attached ? PATIENCE_MS : WAITING_MS) * NS_PER_MS) {
 		r->looked_ns = now;
-		err = look_around(r);
+		err = sink_look(&r->sink);
+		if (!err)
+			err = look_around(r);
 	}
 	if (!err && r->attached && generation_of(r) != r->generation) {
 		err = pump(r, ring_last(&r->file.journal));

@@ -112,7 +112,9 @@ struct kept {
 struct replay {
 	struct other other;
 	uint64_t files, decisions, outcomes, differ, unreadable;
-	uint64_t gaps, lost, sources, torn, damaged;
+	uint64_t gaps, lost, torn, damaged;
+	uint64_t sources; /* workers and files that were followed */
+	struct record_source source;
 	int ended; /* the last file ends as its writer meant it to */
 	char written_by[RECORD_PROGRAM_MAX];
 	uint64_t policies[POLICIES_NR];
@@ -271,7 +273,9 @@ static int on_item(struct replay *r, const struct record_item *item)
 		r->lost += gap->last - gap->first + 1;
 	}
 	if (source) {
-		r->sources++;
+		r->sources +=
+			source->ino != r->source.ino || source->generation != r->source.generation;
+		r->source = *source;
 		if (!source->continues) { /* the same numbers, other decisions */
 			memset(r->awaited, 0, sizeof(r->awaited));
 			for (unsigned i = 0; i < KEPT; i++)

@@ -65,8 +65,13 @@ static int write_head(struct sink *sink, int fd)
 	uint64_t head[RECORD_HEAD_MAX / 8];
 	size_t size =
 		record_head_write(head, sizeof(head), sink_program(), clock_wall_ns(), sink->part);
-	int err = write_whole(fd, head, size, 0, !to_stdout(sink));
+	int err;
 
+	if (sink->source.continues)
+		size += record_frame_write((uint8_t *)head + size, sizeof(head) - size,
+					   RECORD_SOURCE, sink->source.first, &sink->source,
+					   sizeof(sink->source));
+	err = write_whole(fd, head, size, 0, !to_stdout(sink));
 	if (!err)
 		sink->size = size;
 	return err;
@@ -207,6 +212,28 @@ int sink_put(struct sink *sink, enum record_kind kind, uint64_t number, const vo
 				       length);
 	}
 	sink->used += n;
+	if (kind == RECORD_SOURCE) {
+		memcpy(&sink->source, payload, sizeof(sink->source));
+		sink->source.continues = 1;
+	}
+	return 0;
+}
+
+int sink_look(struct sink *sink)
+{
+	struct stat mine, there;
+	int err;
+
+	if (to_stdout(sink) || fstat(sink->fd, &mine) < 0)
+		return 0;
+	if (stat(sink->path, &there) == 0 && there.st_ino == mine.st_ino &&
+	    there.st_dev == mine.st_dev)
+		return 0;
+	err = begin_part(sink);
+	if (err)
+		return complain(sink, "it has been moved away, and no other can be made", err);
+	fprintf(stderr, "turnward record: %s has been moved away: a new one is written\n",
+		sink->path);
 	return 0;
 }
 

@@ -24,6 +24,7 @@ struct sink {
 	uint64_t total; /* bytes in all parts */
 	int failing;    /* the last write did not go through; the buffer is kept */
 	int told;
+	struct record_source source; /* the last one put: each later part begins with it */
 	size_t used;
 	uint8_t buffer[SINK_BUFFER];
 };
@@ -37,6 +38,9 @@ int sink_put(struct sink *sink, enum record_kind kind, uint64_t number, const vo
 
 /* Writes what is buffered. 0 or -errno. */
 int sink_flush(struct sink *sink);
+
+/* Begins a new file if somebody has moved or removed the one being written. 0 or -errno, said. */
+int sink_look(struct sink *sink);
 
 /* Flushes to the disk and closes. 0 or -errno. */
 int sink_close(struct sink *sink);

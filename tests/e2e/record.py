@@ -245,6 +245,21 @@ def a_full_file_makes_room_for_the_next(t):
 
 
 @case
+def a_recording_that_is_moved_away_is_followed_by_another(t):
+    place, path = World(t, "auto", engines=2), t.path("a.twr")
+    process = recorder(t, path, "--keep", "0")
+    traffic(place, 30)
+    eventually(lambda: os.path.getsize(path) > 40000, 10, "they are written")
+    os.rename(path, t.path("old"))
+    process.wait_line("has been moved away")
+    traffic(place, 30, "--seed", 2)
+    equal(stopped(process)["decisions"], 60, "decisions")
+    got = replayed(t, t.path("old"), path)
+    equal((got["decisions"], got["differ"], got["outcomes"]), (60, 0, 60), str(got))
+    equal((got["sources"], replayed(t, path)["sources"]), (1, 1), "both say where they are from")
+
+
+@case
 def what_is_no_recording_is_left_alone(t):
     World(t, "auto", engines=1)
     path = t.write("notes", "not to be lost")
