@@ -89,6 +89,13 @@ _Static_assert(sizeof(struct probe_record) == 80, "both sides agree on the ring'
 	X(retransmits, "segments seen before")                                  \
 	X(capped, "requests whose scan ended at its bound")
 
+enum probe_counter {
+#define X(name, meaning) PROBE_COUNTER_##name,
+	PROBE_COUNTERS(X)
+#undef X
+		PROBE_COUNTER_NR
+};
+
 struct probe_counters {
 #define X(name, meaning) __u64 name;
 	PROBE_COUNTERS(X)

@@ -70,7 +70,7 @@ POLICY_SYSTEM = {
     "stddef.h", "stdint.h", "string.h",
 }
 INCLUDE = re.compile(r'\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
-GENERATED = {"shm/base/version.h"}
+GENERATED = {"bpf/tables.h", "bpf/tables_first_event.h", "shm/base/version.h"}
 
 
 def area_of(path):

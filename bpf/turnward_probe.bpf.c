@@ -1,0 +1,276 @@
+/*
+ * The kernel side of the probe: two programs on a cgroup that see what its sockets send to engines
+ * and get back, and tell the daemon when. Uses only what the kernel's stable headers declare, so it
+ * needs no type information of the running kernel. No payload leaves it.
+ *
+ * Compiled twice: as it is (kernels from 5.17), and with PROBE_BOUNDED (from 5.8), whose loop the
+ * verifier unrolls.
+ */
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <stddef.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "bpf/flow.h"
+#include "bpf/maps.h"
+
+/* Tells libbpf which licence permits the helpers; the source is under either. */
+char probe_license[] SEC("license") = "Dual BSD/GPL";
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE); /* goes with its socket: nothing to evict */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAPS_ENGINES);
+	__type(key, struct maps_address);
+	__type(value, __u8);
+} engines SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, MAPS_RING_BYTES);
+} records SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct probe_counters);
+} counters SEC(".maps");
+
+enum {
+	TCP_FIN = 1,
+	TCP_RST = 4,
+	TCP_HEAD = 20,
+	IPV6_HEAD = 40,
+	IPV6_HOP_BY_HOP = 0,
+	WALK_BLOCKS = 128, /* 8 KiB of a segment */
+};
+
+struct flow_reader {
+	struct __sk_buff skb;
+};
+
+SCAN_INLINE int flow_load(struct flow_reader *reader, __u32 offset, void *to, __u64 n)
+{
+	return bpf_skb_load_bytes(&reader->skb, offset, to, n);
+}
+
+SCAN_INLINE struct bpf_sock *tcp_socket(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+
+	if (!sk)
+		return NULL;
+	sk = bpf_sk_fullsock(sk);
+	return sk && sk->protocol == IPPROTO_TCP ? sk : NULL;
+}
+
+#ifdef PROBE_BOUNDED
+
+/*
+ * One block and no more. The verifier goes through every turn of its loop, so it may meet the loop
+ * but once: in a function that is global and checked by itself, and so can be given no more than
+ * the packet.
+ */
+#define BLOCK_FUNCTION(name, block)                                              \
+	__attribute__((noinline)) int name(struct __sk_buff *skb)                \
+	{                                                                        \
+		struct flow_walk walk = { .reader = (struct flow_reader *)skb }; \
+		struct bpf_sock *sk = tcp_socket(skb);                           \
+		if (!sk)                                                         \
+			return 0;                                                \
+		walk.flow = bpf_sk_storage_get(&flows, sk, NULL, 0);             \
+		return walk.flow ? block(0, &walk) : 0;                          \
+	}
+
+BLOCK_FUNCTION(turnward_request, flow_request_block)
+BLOCK_FUNCTION(turnward_request_body, flow_request_body_block)
+BLOCK_FUNCTION(turnward_answer, flow_answer_block)
+BLOCK_FUNCTION(turnward_events, flow_events_block)
+
+SCAN_INLINE void flow_walk(struct flow_walk *walk, flow_block *block)
+{
+	struct __sk_buff *skb = &walk->reader->skb;
+
+	if (block == flow_request_block)
+		turnward_request(skb);
+	else if (block == flow_request_body_block)
+		turnward_request_body(skb);
+	else if (block == flow_answer_block)
+		turnward_answer(skb);
+	else
+		turnward_events(skb);
+}
+
+#else
+
+SCAN_INLINE void flow_walk(struct flow_walk *walk, flow_block *block)
+{
+	bpf_loop(WALK_BLOCKS, block, walk, 0);
+}
+
+#endif
+
+SCAN_INLINE void flow_count(enum probe_counter counter, __u64 n)
+{
+	__u32 zero = 0;
+	__u64 *counts = bpf_map_lookup_elem(&counters, &zero);
+
+	if (counts)
+		__sync_fetch_and_add(&counts[counter], n);
+}
+
+/* Never wakes the reader: that costs more than all the rest. It comes by itself. */
+SCAN_INLINE void flow_emit(const struct flow *flow, enum probe_kind kind, __u64 t_end)
+{
+	struct probe_record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+
+	if (!record) {
+		flow_count(PROBE_COUNTER_drops, 1);
+		return;
+	}
+	record->cookie = flow->cookie;
+	record->t0_first_ns = flow->t0_first;
+	record->t0_last_ns = flow->t0_last;
+	record->t_hdr_ns = flow->t_hdr;
+	record->t_tok_ns = flow->t_tok;
+	record->t_end_ns = t_end;
+	record->tx_bytes = flow->tx;
+	record->rx_bytes = flow->rx;
+	record->sequence = flow->sequence;
+	record->flags = flow->tx_flags | flow->rx_flags;
+	record->status = flow->answered.status;
+	record->client_port = flow->client_port;
+	record->kind = kind;
+	record->engine = flow->engine;
+	record->segments = flow->segments;
+	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	flow_count(PROBE_COUNTER_records, 1);
+}
+
+/* Where TCP's header begins; 0 = this is not TCP. */
+SCAN_INLINE __u32 tcp_at(struct __sk_buff *skb)
+{
+	__u8 head[10], option[2];
+
+	if (bpf_skb_load_bytes(skb, 0, head, sizeof(head)))
+		return 0;
+	if (head[0] >> 4 == 4)
+		return head[9] == IPPROTO_TCP ? (head[0] & 15) * 4 : 0;
+	if (head[6] == IPPROTO_TCP)
+		return IPV6_HEAD;
+	/* Segments beyond 64 KiB (BIG TCP) bear their size in a hop-by-hop option. */
+	if (head[6] != IPV6_HOP_BY_HOP ||
+	    bpf_skb_load_bytes(skb, IPV6_HEAD, option, sizeof(option)) || option[0] != IPPROTO_TCP)
+		return 0;
+	return IPV6_HEAD + (option[1] + 1) * 8;
+}
+
+/* 0, or -1 where there is nothing to see: an empty acknowledgement, or not TCP. */
+SCAN_INLINE int segment_read(struct __sk_buff *skb, struct flow_segment *ret)
+{
+	__u8 head[TCP_HEAD];
+	__u32 at = tcp_at(skb);
+
+	if (!at || bpf_skb_load_bytes(skb, at, head, sizeof(head)))
+		return -1;
+	ret->seq = (__u32)head[4] << 24 | head[5] << 16 | head[6] << 8 | head[7];
+	ret->ack = (__u32)head[8] << 24 | head[9] << 16 | head[10] << 8 | head[11];
+	ret->fin = head[13] & TCP_FIN;
+	ret->rst = head[13] & TCP_RST;
+	ret->offset = at + (head[12] >> 4) * 4;
+	ret->length = skb->len > ret->offset ? skb->len - ret->offset : 0;
+	if (!ret->length && !ret->fin && !ret->rst)
+		return -1;
+	ret->now = bpf_ktime_get_ns();
+	flow_count(PROBE_COUNTER_packets, 1);
+	return 0;
+}
+
+/* A load of 32 bits straight from the socket: what every kernel allows, also of the port. Left to
+ * itself clang computes the address first, which none does. */
+#define SOCKET_WORD(sk, field)                                                                  \
+	({                                                                                      \
+		__u64 word_;                                                                    \
+		__asm__ volatile("%[word] = *(u32 *)(%[from] + %[at])"                          \
+				 : [word] "=r"(word_)                                           \
+				 : [from] "r"(sk), [at] "i"(offsetof(struct bpf_sock, field))); \
+		(__u32) word_;                                                                  \
+	})
+
+/* The engine that the socket is connected to. The socket's idea of it counts, not the packet's:
+ * after address translation they differ. */
+SCAN_INLINE __u8 *engine_of(struct bpf_sock *sk)
+{
+	struct maps_address address = { 0 };
+
+	address.port = SOCKET_WORD(sk, dst_port);
+	if (sk->family == MAPS_INET6) {
+		address.ip[0] = SOCKET_WORD(sk, dst_ip6[0]);
+		address.ip[1] = SOCKET_WORD(sk, dst_ip6[1]);
+		address.ip[2] = SOCKET_WORD(sk, dst_ip6[2]);
+		address.ip[3] = SOCKET_WORD(sk, dst_ip6[3]);
+	} else {
+		address.ip[2] = bpf_htonl(0xffff);
+		address.ip[3] = SOCKET_WORD(sk, dst_ip4);
+	}
+	return bpf_map_lookup_elem(&engines, &address);
+}
+
+enum { PASS = 1 };
+
+SEC("cgroup_skb/egress")
+int turnward_sent(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = tcp_socket(skb);
+	struct flow_segment segment = { 0 };
+	struct flow *flow;
+	__u8 *engine;
+
+	if (!sk)
+		return PASS;
+	engine = engine_of(sk);
+	if (!engine || segment_read(skb, &segment))
+		return PASS;
+	flow = bpf_sk_storage_get(&flows, sk, NULL,
+				  segment.length ? BPF_SK_STORAGE_GET_F_CREATE : 0);
+	if (!flow)
+		return PASS;
+	if (!flow->cookie) {
+		flow->cookie = bpf_get_socket_cookie(skb);
+		flow->client_port = sk->src_port;
+		flow->tx_next = segment.seq;
+	}
+	if (flow->answer == ANSWER_NONE)
+		flow->engine = *engine;
+	flow->out = segment;
+	SCAN_FORGET();
+	flow_sent(flow, (struct flow_reader *)skb);
+	return PASS;
+}
+
+SEC("cgroup_skb/ingress")
+int turnward_received(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = tcp_socket(skb);
+	struct flow_segment segment = { 0 };
+	struct flow *flow;
+
+	if (!sk)
+		return PASS;
+	flow = bpf_sk_storage_get(&flows, sk, NULL, 0);
+	if (!flow || segment_read(skb, &segment))
+		return PASS;
+	flow->in = segment;
+	SCAN_FORGET();
+	flow_received(flow, (struct flow_reader *)skb);
+	return PASS;
+}
