@@ -93,14 +93,34 @@ void report_put(struct out *o, const struct jread *value);
 
 /* ---- report_table.c ---- */
 
-/* A table of a list of objects: nested names joined by points; numbers right, lists left out. */
-void report_objects(struct out *o, const struct jread *list, const char *caption);
+/* A table of a list of objects: nested names joined by points; numbers right, lists left out.
+ * Terse: without what is 0 or absent in all of them. */
+void report_objects(struct out *o, const struct jread *list, const char *caption, bool terse);
 /* The document's own words and numbers, lists and objects left out. */
 void report_facts(struct out *o, const struct report_doc *doc);
 void report_targets(struct out *o, const struct report_doc *doc);
 
-/* report_figures.c, report_overview.c: a replay's tables, and several replays' p90 side by side. */
-void report_figures(struct out *o, const struct report_doc *doc);
+/* ---- report_figures.c: chosen figures ---- */
+
+enum better { LOWER = -1, NEITHER, HIGHER };
+
+/* A column of a table; a group of NULL goes on with the one before. */
+struct report_column {
+	const char *group, *head, *path; /* path: in an arm */
+	const char *error;               /* the figure whose error stands beside it, or NULL */
+	enum better better;
+};
+
+/* Arms by columns; columns that no arm has a value for are left out. */
+void report_columns(struct out *o, const struct report_doc *doc, const struct report_column *from,
+		    size_t nr, const char *caption);
+/* "WHAT: ARM, so much; the base has so much" as an item of a list, for a path where less is better.
+ */
+void report_best(struct out *o, const struct report_doc *doc, const char *what, const char *path,
+		 const char *unit);
+
+/* ---- report_overview.c: several replays' TTFT p90 side by side ---- */
+
 void report_overview(struct out *o, const struct report_doc *doc, size_t docs);
 
 /* ---- charts: each writes one <figure>; captions are ours or were escaped ---- */
@@ -119,6 +139,14 @@ struct strips_panel {
 /* report_strips.c: a line from p10 to p99 each, on log axes. */
 void chart_strips(struct out *o, const struct report_doc *doc, const struct strips_panel *panel,
 		  size_t panels, const char *caption);
+
+/* A number of each arm as a bar from zero; NaN: not known. */
+struct bars_panel {
+	const char *title, *unit; /* escaped already */
+	double value[REPORT_ARMS_MAX];
+};
+void chart_bars(struct out *o, const struct report_doc *doc, const struct bars_panel *panel,
+		size_t panels, const char *caption);
 
 /* Per cent over the base and its error. */
 struct against {

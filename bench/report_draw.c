@@ -101,16 +101,20 @@ void draw_axis_x(struct out *o, const struct scale *s, double top, double bottom
 {
 	double tick[SCALE_TICKS_MAX];
 	size_t nr = scale_ticks(s, gap, tick);
-	char label[SCALE_LABEL_MAX], text[SCALE_LABEL_MAX + 16];
+	char label[SCALE_LABEL_MAX];
 
 	out_fmt(o, "<path class=\"g\" d=\"");
 	for (size_t i = 0; i < nr; i++)
 		out_fmt(o, "M%.1f %.1fV%.1f", scale_at(s, tick[i]), top, bottom);
 	out_fmt(o, "\"/><path class=\"x\" d=\"M%.1f %.1fH%.1f\"/>", s->from, bottom, s->to);
 	for (size_t i = 0; i < nr; i++) {
-		snprintf(text, sizeof(text), "%s%s%s", scale_label(label, tick[i]),
-			 i + 1 == nr && *unit ? " " : "", i + 1 == nr ? unit : "");
-		draw_text(o, scale_at(s, tick[i]), bottom + 14, "a", "middle", text);
+		double x = scale_at(s, tick[i]);
+
+		draw_text(o, x, bottom + 14, "a", "middle", scale_label(label, tick[i]));
+		/* The unit follows the last label, which stays under its tick. */
+		if (i + 1 == nr && *unit)
+			draw_text(o, x + (double)strlen(label) * letter_width / 2 + 3, bottom + 14,
+				  "a", "start", unit);
 	}
 	out_fmt(o, "\n");
 }

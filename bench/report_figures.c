@@ -1,83 +1,21 @@
-/* A replay's tables: what was measured, and what is behind it. */
+/* Tables of chosen figures: columns that line up, the best value bold; the best arm in words. */
 #include <assert.h>
 #include <stdio.h>
 
 #include "bench/report.h"
 
-#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
-enum { COLUMNS_MAX = 24, PLACES_MAX = 4 };
-enum better { LOWER = -1, NEITHER, HIGHER };
+enum { COLUMNS_MAX = 24 };
 
-/* A column of a table; a group of NULL goes on with the one before. */
-struct column {
-	const char *group, *head, *path;
-	const char *error; /* the figure whose error stands beside it, or NULL */
-	enum better better;
-};
-
-/* The same as a document's values want it. */
+/* A column as a document's values want it. */
 struct shown {
-	const struct column *column;
+	const struct report_column *column;
 	const char *group; /* NULL as above */
 	int places;        /* digits after the point */
 	double best;
 };
 
-static const struct column times[] = {
-	{ "TTFT, s", "mean", "ttft_s.mean", "ttft_mean_s", LOWER },
-	{ NULL, "p50", "ttft_s.p50", NULL, LOWER },
-	{ NULL, "p90", "ttft_s.p90", "ttft_p90_s", LOWER },
-	{ NULL, "p99", "ttft_s.p99", NULL, LOWER },
-	{ "TTFT mean of a class, s", "WARM", "class.WARM.mean_s", NULL, LOWER },
-	{ NULL, "MEDIUM", "class.MEDIUM.mean_s", NULL, LOWER },
-	{ NULL, "HEAVY", "class.HEAVY.mean_s", NULL, LOWER },
-	{ NULL, "turn \xe2\x89\xa5 2", "heavy_t2_mean_s", "heavy_t2_mean_s", LOWER },
-	{ "TPOT, s", "p90", "tpot_s.p90", NULL, LOWER },
-	{ "E2E, s", "mean", "e2e_s.mean", NULL, LOWER },
-	{ NULL, "p50", "e2e_s.p50", NULL, LOWER },
-	{ "requests", "victims", "victims", NULL, LOWER },
-	{ NULL, "moves", "migrations", NULL, NEITHER },
-	{ "engines", "hit", "hit_ratio", NULL, HIGHER },
-	{ NULL, "balance", "balance", NULL, LOWER },
-};
-static const char times_caption[] = "Means over seeds \xc2\xb1 their standard error; arms by "
-				    "TTFT p90, the best value of a column bold, the base's "
-				    "name bold. Lower is better, but for hit (the share of "
-				    "prompt tokens found cached). Turn \xe2\x89\xa5 2: of "
-				    "HEAVY requests. <em>Victims</em>: HEAVY turns "
-				    "\xe2\x89\xa5 2, over 80 % of whose prompt some engine "
-				    "held, that waited more than 5 s. <em>Moves</em>: turns "
-				    "\xe2\x89\xa5 2 sent elsewhere than the turn before. "
-				    "<em>Balance</em>: most over fewest prompt tokens computed "
-				    "by an engine.";
-
-static const struct column causes[] = {
-	{ "moves", "all", "figures.migrations.mean", NULL, NEITHER },
-	{ NULL, "of hot ones", "figures.migrations_hot.mean", NULL, NEITHER },
-	{ NULL, "forced", "figures.migrations_forced.mean", NULL, NEITHER },
-	{ NULL, "paid", "figures.migrations_paid.mean", NULL, NEITHER },
-	{ "offloads at turn 1", "all", "figures.offloads_t1.mean", NULL, NEITHER },
-	{ NULL, "paid", "figures.offloads_t1_paid.mean", NULL, NEITHER },
-	{ "prefixes", "pulls", "figures.pulls.mean", NULL, NEITHER },
-	{ "TTFT over ideal", "all", "figures.over_ideal.mean", NULL, LOWER },
-	{ NULL, "turn \xe2\x89\xa5 2", "figures.heavy_t2_over_ideal.mean", NULL, LOWER },
-	{ "waited a request, s", "for KV room", "figures.waited_kv_s.mean", NULL, LOWER },
-	{ NULL, "for a step", "figures.waited_budget_s.mean", NULL, LOWER },
-	{ "engines", "KV held", "figures.kv_held.mean", NULL, NEITHER },
-	{ NULL, "preemptions", "figures.preemptions.mean", NULL, LOWER },
-	{ "prediction", "error", "figures.prediction_error.mean", NULL, LOWER },
-};
-static const char causes_caption[] =
-	"Means over seeds. <em>Hot</em>: HEAVY turns \xe2\x89\xa5 2 over 80 % of whose prompt some "
-	"engine "
-	"held. <em>Forced</em>: by the rule before the cost model. <em>Paid</em>: the first token "
-	"came "
-	"before the home that was left would have given it. <em>Ideal</em>: an empty engine that "
-	"holds "
-	"what home held. <em>Error</em>: mean |ln(measured / predicted)| of first tokens.";
-
 /* NaN: no arm has it, or none is best. *ret_any: there is something to show. */
-static double best_of(const struct report_doc *doc, const struct column *c, bool *ret_any)
+static double best_of(const struct report_doc *doc, const struct report_column *c, bool *ret_any)
 {
 	double best = NAN;
 	size_t equal = 0;
@@ -96,30 +34,18 @@ static double best_of(const struct report_doc *doc, const struct column *c, bool
 	return c->better == NEITHER || doc->arms < 2 || equal > 2 ? NAN : best;
 }
 
-/* Digits after the point of a column: three that count in its middle value. */
-static int places_of(const struct report_doc *doc, const struct column *c)
+static int places_of(const struct report_doc *doc, const struct report_column *c)
 {
 	double value[REPORT_ARMS_MAX];
-	size_t nr = 0;
 
-	for (size_t i = 0; i < doc->arms; i++) {
-		double v = report_get(&doc->arm[i].value, c->path);
-		size_t k = nr;
-
-		if (!(v > 0) || !isfinite(v))
-			continue;
-		for (nr++; k > 0 && value[k - 1] > v; k--)
-			value[k] = value[k - 1];
-		value[k] = v;
-	}
-	int places = nr ? 2 - (int)floor(log10(value[nr / 2])) : 0;
-
-	return places < 0 ? 0 : places > PLACES_MAX ? PLACES_MAX : places;
+	for (size_t i = 0; i < doc->arms; i++)
+		value[i] = report_get(&doc->arm[i].value, c->path);
+	return out_places(value, doc->arms, 3);
 }
 
 static void write_cell(struct out *o, const struct report_arm *arm, const struct shown *s)
 {
-	const struct column *c = s->column;
+	const struct report_column *c = s->column;
 	double value = report_get(&arm->value, c->path);
 	double error = c->error ? report_getf(&arm->value, "figures.%s.error", c->error) : NAN;
 	char number[OUT_NUMBER_MAX];
@@ -150,7 +76,7 @@ static void write_heads(struct out *o, const struct shown *shown, size_t nr)
 }
 
 /* Columns that some arm has a value for, groups intact. */
-static size_t pick(const struct report_doc *doc, const struct column *from, size_t nr,
+static size_t pick(const struct report_doc *doc, const struct report_column *from, size_t nr,
 		   struct shown *ret)
 {
 	const char *group = "", *last = NULL;
@@ -172,8 +98,8 @@ static size_t pick(const struct report_doc *doc, const struct column *from, size
 	return picked;
 }
 
-static void write_table(struct out *o, const struct report_doc *doc, const struct column *from,
-			size_t nr, const char *caption)
+void report_columns(struct out *o, const struct report_doc *doc, const struct report_column *from,
+		    size_t nr, const char *caption)
 {
 	struct shown shown[COLUMNS_MAX];
 
@@ -196,12 +122,35 @@ static void write_table(struct out *o, const struct report_doc *doc, const struc
 	out_fmt(o, "</tbody></table></div>\n");
 }
 
-void report_figures(struct out *o, const struct report_doc *doc)
+void report_best(struct out *o, const struct report_doc *doc, const char *what, const char *path,
+		 const char *unit)
 {
-	report_heading(o, doc, "table", "Figures");
-	write_table(o, doc, times, LENGTH(times), times_caption);
-	if (!report_has(&doc->arm[0].value, "figures"))
+	double best = NAN;
+	size_t who = 0;
+	char number[OUT_NUMBER_MAX];
+
+	for (size_t i = 0; i < doc->arms; i++) {
+		double v = report_get(&doc->arm[i].value, path);
+
+		if (isfinite(v) && (isnan(best) || v < best)) {
+			best = v;
+			who = i;
+		}
+	}
+	if (isnan(best))
 		return;
-	report_heading(o, doc, "causes", "What is behind them");
-	write_table(o, doc, causes, LENGTH(causes), causes_caption);
+	out_fmt(o, "<li>%s: <strong>", what);
+	out_escaped(o, doc->arm[who].name);
+	out_fmt(o, "</strong>, %s%s", out_number(number, best, 3), unit);
+	if (doc->base >= 0 && doc->base != (int)who) {
+		double base = report_get(&doc->arm[doc->base].value, path);
+
+		out_fmt(o, "; the base, ");
+		out_escaped(o, doc->arm[doc->base].name);
+		out_fmt(o, ", has %s%s", out_number(number, base, 3), unit);
+		if (base > 0)
+			out_fmt(o, " (%s %%)",
+				out_number(number, round(100 * (best / base - 1)), 3));
+	}
+	out_fmt(o, ".</li>\n");
 }

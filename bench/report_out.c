@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { PLACES_MAX = 5 };
+
 void out_free(struct out *o)
 {
 	free(o->text);
@@ -120,6 +122,19 @@ static int places_for(double value, int digits)
 	return magnitude >= digits ? 0 : digits - magnitude;
 }
 
+/* A large whole number in groups of three, between them a narrow space that does not break. */
+static void grouped(char buf[OUT_NUMBER_MAX], const char *sign, double size)
+{
+	char digits[24];
+	int nr = snprintf(digits, sizeof(digits), "%.0f", size);
+	size_t len = (size_t)snprintf(buf, OUT_NUMBER_MAX, "%s", sign);
+
+	for (int i = 0; i < nr; i++)
+		len += (size_t)snprintf(buf + len, OUT_NUMBER_MAX - len, "%s%c",
+					i > 0 && (nr - i) % 3 == 0 ? "\xe2\x80\xaf" : "",
+					digits[i]);
+}
+
 const char *out_number(char buf[OUT_NUMBER_MAX], double value, int digits)
 {
 	double size = fabs(value);
@@ -131,8 +146,10 @@ const char *out_number(char buf[OUT_NUMBER_MAX], double value, int digits)
 		snprintf(buf, OUT_NUMBER_MAX, "0");
 	else if (size < 1e-6 || size >= 1e15)
 		snprintf(buf, OUT_NUMBER_MAX, "%s%.*g", sign, digits, size);
-	else if (size == floor(size) && size < 1e6)
+	else if (size == floor(size) && size < 1e5)
 		snprintf(buf, OUT_NUMBER_MAX, "%s%.0f", sign, size);
+	else if (size >= 1e5)
+		grouped(buf, sign, size);
 	else
 		snprintf(buf, OUT_NUMBER_MAX, "%s%.*f", sign, places_for(size, digits), size);
 	return buf;
@@ -140,11 +157,33 @@ const char *out_number(char buf[OUT_NUMBER_MAX], double value, int digits)
 
 const char *out_fixed(char buf[OUT_NUMBER_MAX], double value, int places)
 {
-	if (!isfinite(value) || value == 0 || fabs(value) >= 1e15)
+	if (!isfinite(value) || value == 0 || fabs(value) >= 1e5)
 		return out_number(buf, value, 3);
 	snprintf(buf, OUT_NUMBER_MAX, "%s%.*f", value < 0 ? "\xe2\x88\x92" : "", places,
 		 fabs(value));
 	return buf;
+}
+
+int out_places(double *values, size_t nr, int digits)
+{
+	size_t kept = 0;
+	int whole = 1, places;
+
+	for (size_t i = 0; i < nr; i++) {
+		double v = fabs(values[i]);
+		size_t k = kept;
+
+		if (!(v > 0) || !isfinite(v))
+			continue;
+		whole &= v == floor(v);
+		for (kept++; k > 0 && values[k - 1] > v; k--)
+			values[k] = values[k - 1];
+		values[k] = v;
+	}
+	if (kept == 0 || whole)
+		return 0;
+	places = digits - 1 - (int)floor(log10(values[kept / 2]));
+	return places < 0 ? 0 : places > PLACES_MAX ? PLACES_MAX : places;
 }
 
 void out_data(struct out *o, double value, const char *shown)

@@ -27,6 +27,9 @@ enum { OUT_NUMBER_MAX = 48 };
 const char *out_number(char buf[OUT_NUMBER_MAX], double value, int digits);
 /* With as many digits after the point as a column of its kind has; 0 is "0". */
 const char *out_fixed(char buf[OUT_NUMBER_MAX], double value, int places);
+/* How many: `digits` significant ones in the middle of the values that are not 0 or NaN; sorts.
+ * None when all are whole. */
+int out_places(double *values, size_t nr, int digits);
 /* A number as it is shown in a <data> element that has the exact value, too. */
 void out_data(struct out *o, double value, const char *shown);
 

@@ -9,6 +9,61 @@
 #include "bench/report_timeline.h"
 #include "shm/base/scoped.h"
 
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+static const struct report_column times[] = {
+	{ "TTFT, s", "mean", "ttft_s.mean", "ttft_mean_s", LOWER },
+	{ NULL, "p50", "ttft_s.p50", NULL, LOWER },
+	{ NULL, "p90", "ttft_s.p90", "ttft_p90_s", LOWER },
+	{ NULL, "p99", "ttft_s.p99", NULL, LOWER },
+	{ "TTFT mean of a class, s", "WARM", "class.WARM.mean_s", NULL, LOWER },
+	{ NULL, "MEDIUM", "class.MEDIUM.mean_s", NULL, LOWER },
+	{ NULL, "HEAVY", "class.HEAVY.mean_s", NULL, LOWER },
+	{ NULL, "turn \xe2\x89\xa5 2", "heavy_t2_mean_s", "heavy_t2_mean_s", LOWER },
+	{ "TPOT, s", "p90", "tpot_s.p90", NULL, LOWER },
+	{ "E2E, s", "mean", "e2e_s.mean", NULL, LOWER },
+	{ NULL, "p50", "e2e_s.p50", NULL, LOWER },
+	{ "requests", "victims", "victims", NULL, LOWER },
+	{ NULL, "moves", "migrations", NULL, NEITHER },
+	{ "engines", "hit", "hit_ratio", NULL, HIGHER },
+	{ NULL, "balance", "balance", NULL, LOWER },
+};
+static const char times_caption[] = "Means over seeds \xc2\xb1 their standard error; arms by "
+				    "TTFT p90, the best value of a column bold, the base's "
+				    "name bold. Lower is better, but for hit (the share of "
+				    "prompt tokens found cached). Turn \xe2\x89\xa5 2: of "
+				    "HEAVY requests. <em>Victims</em>: HEAVY turns "
+				    "\xe2\x89\xa5 2, over 80 % of whose prompt some engine "
+				    "held, that waited more than 5 s. <em>Moves</em>: turns "
+				    "\xe2\x89\xa5 2 sent elsewhere than the turn before. "
+				    "<em>Balance</em>: most over fewest prompt tokens computed "
+				    "by an engine.";
+
+static const struct report_column causes[] = {
+	{ "moves", "all", "figures.migrations.mean", NULL, NEITHER },
+	{ NULL, "of hot ones", "figures.migrations_hot.mean", NULL, NEITHER },
+	{ NULL, "forced", "figures.migrations_forced.mean", NULL, NEITHER },
+	{ NULL, "paid", "figures.migrations_paid.mean", NULL, NEITHER },
+	{ "offloads at turn 1", "all", "figures.offloads_t1.mean", NULL, NEITHER },
+	{ NULL, "paid", "figures.offloads_t1_paid.mean", NULL, NEITHER },
+	{ "prefixes", "pulls", "figures.pulls.mean", NULL, NEITHER },
+	{ "TTFT over ideal", "all", "figures.over_ideal.mean", NULL, LOWER },
+	{ NULL, "turn \xe2\x89\xa5 2", "figures.heavy_t2_over_ideal.mean", NULL, LOWER },
+	{ "waited a request, s", "for KV room", "figures.waited_kv_s.mean", NULL, LOWER },
+	{ NULL, "for a step", "figures.waited_budget_s.mean", NULL, LOWER },
+	{ "engines", "KV held", "figures.kv_held.mean", NULL, NEITHER },
+	{ NULL, "preemptions", "figures.preemptions.mean", NULL, LOWER },
+	{ "prediction", "error", "figures.prediction_error.mean", NULL, LOWER },
+};
+static const char causes_caption[] =
+	"Means over seeds. <em>Hot</em>: HEAVY turns \xe2\x89\xa5 2 over 80 % of whose prompt some "
+	"engine "
+	"held. <em>Forced</em>: by the rule before the cost model. <em>Paid</em>: the first token "
+	"came "
+	"before the home that was left would have given it. <em>Ideal</em>: an empty engine that "
+	"holds "
+	"what home held. <em>Error</em>: mean |ln(measured / predicted)| of first tokens.";
+
 bool report_is_replay(const struct jread *doc)
 {
 	char kind[32];
@@ -18,40 +73,17 @@ bool report_is_replay(const struct jread *doc)
 	return report_has(doc, "base") && report_has(doc, "arms[0].figures");
 }
 
-/* ---- in words ---- */
-
-static void say_best(struct out *o, const struct report_doc *doc, const char *what,
-		     const char *path, const char *unit)
+static void write_tables(struct out *o, const struct report_doc *doc)
 {
-	double best = NAN;
-	size_t who = 0;
-	char number[OUT_NUMBER_MAX];
-
-	for (size_t i = 0; i < doc->arms; i++) {
-		double v = report_get(&doc->arm[i].value, path);
-
-		if (isfinite(v) && (isnan(best) || v < best)) {
-			best = v;
-			who = i;
-		}
-	}
-	if (isnan(best))
+	report_heading(o, doc, "table", "Figures");
+	report_columns(o, doc, times, LENGTH(times), times_caption);
+	if (!report_has(&doc->arm[0].value, "figures"))
 		return;
-	out_fmt(o, "<li>%s: <strong>", what);
-	out_escaped(o, doc->arm[who].name);
-	out_fmt(o, "</strong>, %s%s", out_number(number, best, 3), unit);
-	if (doc->base >= 0 && doc->base != (int)who) {
-		double base = report_get(&doc->arm[doc->base].value, path);
-
-		out_fmt(o, "; the base, ");
-		out_escaped(o, doc->arm[doc->base].name);
-		out_fmt(o, ", has %s%s", out_number(number, base, 3), unit);
-		if (base > 0)
-			out_fmt(o, " (%s %%)",
-				out_number(number, round(100 * (best / base - 1)), 3));
-	}
-	out_fmt(o, ".</li>\n");
+	report_heading(o, doc, "causes", "What is behind them");
+	report_columns(o, doc, causes, LENGTH(causes), causes_caption);
 }
+
+/* ---- in words ---- */
 
 static void write_words(struct out *o, const struct report_doc *doc)
 {
@@ -61,10 +93,11 @@ static void write_words(struct out *o, const struct report_doc *doc)
 	char a[OUT_NUMBER_MAX], b[OUT_NUMBER_MAX];
 
 	out_fmt(o, "<ul class=\"says\">\n");
-	say_best(o, doc, "Lowest TTFT p90", "ttft_s.p90", " s");
-	say_best(o, doc, "Lowest TTFT mean of HEAVY turns \xe2\x89\xa5 2", "heavy_t2_mean_s", " s");
-	say_best(o, doc, "Lowest TPOT p90", "tpot_s.p90", " s");
-	say_best(o, doc, "Fewest victims", "victims", "");
+	report_best(o, doc, "Lowest TTFT p90", "ttft_s.p90", " s");
+	report_best(o, doc, "Lowest TTFT mean of HEAVY turns \xe2\x89\xa5 2", "heavy_t2_mean_s",
+		    " s");
+	report_best(o, doc, "Lowest TPOT p90", "tpot_s.p90", " s");
+	report_best(o, doc, "Fewest victims", "victims", "");
 	if (isfinite(mean) && isfinite(p90))
 		out_fmt(o,
 			"<li>The floor, an empty engine and a perfect cache: TTFT mean %s s, p90 "
@@ -199,9 +232,9 @@ static void write_curves(struct out *o, const struct report_doc *doc)
 static const char queue_caption[] =
 	"Prompt tokens that an engine has still to compute, running and "
 	"waiting requests together; what the router still holds back is not "
-	"among them. A row an engine, 0 on top. Paler is better, and rows "
-	"alike: a dark row beside pale ones is an engine that others could "
-	"have helped.";
+	"among them. A row an engine, 0 on top. The fainter the better, and "
+	"rows alike: a strong row beside faint ones is an engine that others "
+	"could have helped.";
 static const char room_caption[] =
 	"Share of the KV blocks that requests hold. Near 1 an engine is bound "
 	"by room, not by compute, and requests wait for it.";
@@ -249,7 +282,7 @@ void report_replay(struct out *o, const struct report_doc *doc)
 	if (doc->arms == 0)
 		return;
 	write_words(o, doc);
-	report_figures(o, doc);
+	write_tables(o, doc);
 	report_targets(o, doc);
 	write_against(o, doc);
 	write_strips(o, doc);

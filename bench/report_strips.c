@@ -1,5 +1,6 @@
 /* Rows of arms under panels of a quantity: quantiles on log axes, differences to the base. */
 #include <stdio.h>
+#include <string.h>
 
 #include "bench/report.h"
 #include "bench/report_scale.h"
@@ -16,7 +17,7 @@ enum {
 /* Panels in a grid, rows of names at the left of each of its lines. */
 struct grid {
 	const struct report_doc *doc;
-	size_t columns;
+	size_t columns, panels;
 	double plot; /* width of a plot */
 	double value;
 	double top; /* of the line being drawn */
@@ -52,6 +53,7 @@ static struct grid grid_make(const struct report_doc *doc, size_t panels, size_t
 {
 	struct grid g = { .doc = doc,
 			  .columns = panels < columns ? panels : columns,
+			  .panels = panels,
 			  .value = value,
 			  .top = top };
 
@@ -60,15 +62,18 @@ static struct grid grid_make(const struct report_doc *doc, size_t panels, size_t
 }
 
 /* Stripes and names of one line of panels. */
-static void draw_rows(struct out *o, const struct grid *g, double top)
+static void draw_rows(struct out *o, const struct grid *g, size_t panel, double top)
 {
+	size_t last = panel + g->columns < g->panels ? panel + g->columns - 1 : g->panels - 1;
+	double right = panel_left(g, last) + g->plot + g->value;
+
 	for (size_t i = 0; i < g->doc->arms; i++) {
 		const struct report_arm *arm = &g->doc->arm[i];
 		double y = row_y(top, i);
 
 		if (i % 2 == 0)
-			out_fmt(o, "<path class=\"row\" d=\"M0 %.1fH%dv%dH0z\"/>", y - ROW / 2.0,
-				CHART_WIDTH, ROW);
+			out_fmt(o, "<path class=\"row\" d=\"M0 %.1fH%.1fv%dH0z\"/>", y - ROW / 2.0,
+				right, ROW);
 		draw_name(o, CHART_NAMES - 14, y + 4, "end", arm->name, CHART_NAMES - 16,
 			  arm->style);
 	}
@@ -80,7 +85,7 @@ static void draw_head(struct out *o, const struct grid *g, size_t panel, const c
 	double left = panel_left(g, panel), top = panel_top(g);
 
 	if (panel % g->columns == 0)
-		draw_rows(o, g, top);
+		draw_rows(o, g, panel, top);
 	draw_text(o, left, top - 8, "t", "start", title);
 	draw_text(o, left + g->plot + g->value, top - 8, "a", "end", value);
 }
@@ -197,6 +202,51 @@ void chart_strips(struct out *o, const struct report_doc *doc, const struct stri
 			draw_next(o, line_height(&g) - 4, "Quantiles of each arm");
 		}
 		draw_strips_panel(o, &g, i, &panel[i]);
+	}
+	draw_end(o, caption);
+}
+
+/* ---- plain values ---- */
+
+static void draw_bars_panel(struct out *o, const struct grid *g, size_t panel,
+			    const struct bars_panel *p)
+{
+	double left = panel_left(g, panel), top = panel_top(g);
+	double bottom = top + rows_height(g), min = 0, max = 0, sorted[REPORT_ARMS_MAX];
+	char number[OUT_NUMBER_MAX];
+
+	memcpy(sorted, p->value, g->doc->arms * sizeof(sorted[0]));
+	int places = out_places(sorted, g->doc->arms, 3);
+
+	for (size_t i = 0; i < g->doc->arms; i++) {
+		min = fmin(min, p->value[i]); /* of a number and NaN they take the number */
+		max = fmax(max, p->value[i]);
+	}
+	struct scale s = scale_make(min, max, false, left, left + g->plot);
+
+	draw_head(o, g, panel, p->title, "");
+	draw_axis_x(o, &s, top, bottom, 44, p->unit);
+	out_fmt(o, "<path class=\"x\" d=\"M%.1f %.1fV%.1f\"/>", scale_at(&s, 0), top, bottom);
+	for (size_t i = 0; i < g->doc->arms; i++) {
+		double y = row_y(top, i);
+
+		line(o, &s, y, 0, p->value[i], "bar", g->doc->arm[i].style);
+		draw_text(o, left + g->plot + g->value, y + 4, "v", "end",
+			  out_fixed(number, p->value[i], places));
+		out_fmt(o, "\n");
+	}
+}
+
+void chart_bars(struct out *o, const struct report_doc *doc, const struct bars_panel *panel,
+		size_t panels, const char *caption)
+{
+	struct grid g = grid_make(doc, panels, 2, VALUE_WIDE, 0);
+
+	draw_begin(o, line_height(&g) - 4, "Values of each arm");
+	for (size_t i = 0; i < panels; i++) {
+		if (i && i % g.columns == 0)
+			draw_next(o, line_height(&g) - 4, "Values of each arm");
+		draw_bars_panel(o, &g, i, &panel[i]);
 	}
 	draw_end(o, caption);
 }

@@ -55,6 +55,7 @@ const char report_style_sheet[] =
 	"svg .out{fill:url(#hatch);stroke:var(--dim);stroke-width:.7}"
 	"svg .piece{stroke:var(--dim);stroke-width:1.2;fill:none}\n"
 	"svg .l{fill:none;stroke-width:1.8;stroke-linejoin:round}svg .thin{stroke-width:1.2}"
+	"svg .bar{stroke-width:9;stroke-linecap:butt}"
 	"svg .thick{stroke-width:4.5;stroke-linecap:butt}svg .m{stroke-width:1.6}"
 	"svg .mv{fill:none;stroke-width:1}svg .hollow{fill:var(--bg)}\n"
 	"svg .s0{stroke:var(--s0);color:var(--s0)}svg .s1{stroke:var(--s1);color:var(--s1)}"

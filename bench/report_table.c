@@ -18,6 +18,7 @@ enum {
 struct cells {
 	size_t rows, columns, rows_left_out, columns_left_out;
 	char name[COLUMNS_MAX][COLUMN_NAME_MAX];
+	int places[COLUMNS_MAX];                  /* digits after the point */
 	struct jread cell[ROWS_MAX][COLUMNS_MAX]; /* len 0: empty */
 };
 
@@ -75,6 +76,48 @@ static void take_list(struct cells *t, const struct jread *list)
 	}
 }
 
+static bool is_zero(const struct cells *t, size_t column)
+{
+	for (size_t r = 0; r < t->rows; r++) {
+		const struct jread *v = &t->cell[r][column];
+		double number;
+
+		if (v->len && v->type != JREAD_NULL && (jread_f64(v, &number) || number != 0))
+			return false;
+	}
+	return true;
+}
+
+static void drop_zeros(struct cells *t)
+{
+	size_t kept = 0;
+
+	for (size_t c = 0; c < t->columns; c++) {
+		if (is_zero(t, c))
+			continue;
+		if (kept != c)
+			memcpy(t->name[kept], t->name[c], COLUMN_NAME_MAX);
+		for (size_t r = 0; r < t->rows; r++)
+			t->cell[r][kept] = t->cell[r][c];
+		kept++;
+	}
+	t->columns = kept;
+}
+
+/* Four digits that count in the middle one of a column's numbers; none when all are whole. */
+static void find_places(struct cells *t)
+{
+	double value[ROWS_MAX];
+
+	for (size_t c = 0; c < t->columns; c++) {
+		size_t nr = 0;
+
+		for (size_t r = 0; r < t->rows; r++)
+			nr += t->cell[r][c].len && jread_f64(&t->cell[r][c], &value[nr]) == 0;
+		t->places[c] = out_places(value, nr, 4);
+	}
+}
+
 static void put_bool(struct out *o, const char *name, int yes)
 {
 	if (strcmp(name, "met") == 0)
@@ -84,7 +127,8 @@ static void put_bool(struct out *o, const char *name, int yes)
 		out_fmt(o, "%s", yes ? "yes" : "no");
 }
 
-static void put_cell(struct out *o, const char *name, const struct jread *value)
+/* `places` < 0: as many digits as a number alone has. */
+static void put_cell(struct out *o, const char *name, const struct jread *value, int places)
 {
 	char shown[OUT_NUMBER_MAX];
 	double number;
@@ -93,7 +137,9 @@ static void put_cell(struct out *o, const char *name, const struct jread *value)
 	if (value->len == 0 || value->type == JREAD_NULL)
 		out_fmt(o, "\xe2\x80\x93");
 	else if (value->type == JREAD_NUMBER && jread_f64(value, &number) == 0)
-		out_data(o, number, out_number(shown, number, 4));
+		out_data(o, number,
+			 places < 0 ? out_number(shown, number, 4)
+				    : out_fixed(shown, number, places));
 	else if (value->type == JREAD_BOOL && jread_bool(value, &yes) == 0)
 		put_bool(o, name, yes);
 	else
@@ -107,7 +153,7 @@ static void put_column(struct out *o, const struct cells *t, size_t column, size
 	bool words = value->len && value->type == JREAD_STRING;
 
 	out_fmt(o, "<%s%s>", element, words && strcmp(element, "td") == 0 ? " class=\"w\"" : "");
-	put_cell(o, t->name[column], value);
+	put_cell(o, t->name[column], value, t->places[column]);
 	out_fmt(o, "</%s>", element);
 }
 
@@ -143,7 +189,7 @@ static void print_turned(struct out *o, const struct cells *t)
 	out_fmt(o, "</tbody>");
 }
 
-void report_objects(struct out *o, const struct jread *list, const char *caption)
+void report_objects(struct out *o, const struct jread *list, const char *caption, bool terse)
 {
 	scoped(free_drop) struct cells *t = calloc(1, sizeof(*t));
 
@@ -152,9 +198,13 @@ void report_objects(struct out *o, const struct jread *list, const char *caption
 		return;
 	}
 	take_list(t, list);
+	if (terse)
+		drop_zeros(t);
+	find_places(t);
 	if (t->columns == 0)
 		return;
-	out_fmt(o, "<div class=\"wide\"><table>\n<caption>%s", caption);
+	out_fmt(o, "<div class=\"wide\"><table%s>\n<caption>%s", terse ? " class=\"dense\"" : "",
+		caption);
 	if (t->rows_left_out)
 		out_fmt(o, " %zu more rows are left out.", t->rows_left_out);
 	if (t->columns_left_out)
@@ -175,7 +225,7 @@ void report_targets(struct out *o, const struct report_doc *doc)
 	    jread_count(&list) == 0)
 		return;
 	report_heading(o, doc, "targets", "Targets");
-	report_objects(o, &list, "What was to be shown, and whether it was.");
+	report_objects(o, &list, "What was to be shown, and whether it was.", false);
 }
 
 /* ---- a file's own facts ---- */
@@ -224,7 +274,7 @@ void report_facts(struct out *o, const struct report_doc *doc)
 		if (v->type == JREAD_ARRAY)
 			put_words(o, v);
 		else
-			put_cell(o, "", v);
+			put_cell(o, "", v, -1);
 		out_fmt(o, "</dd></div>");
 	}
 	out_fmt(o, "</dl>\n");

@@ -60,6 +60,14 @@ static void numbers_are_for_people(void **state)
 	number_is(12345.6, 3, "12346");
 	number_is(0.0745, 3, "0.0745");
 	number_is(850, 3, "850");
+	number_is(66000000, 3,
+		  "66\xe2\x80\xaf"
+		  "000\xe2\x80\xaf"
+		  "000");
+	number_is(-123456.7, 3,
+		  "\xe2\x88\x92"
+		  "123\xe2\x80\xaf"
+		  "457");
 	number_is(0, 3, "0");
 	number_is(-2.5, 2,
 		  "\xe2\x88\x92"
@@ -74,6 +82,18 @@ static void numbers_are_for_people(void **state)
 	assert_string_equal(out_fixed(buf, 0, 2), "0");
 	assert_string_equal(out_fixed(buf, NAN, 2), "-");
 	assert_string_equal(out_fixed(buf, 1e300, 2), "1e+300");
+}
+
+static void columns_line_up(void **state)
+{
+	double times[] = { 9.4, 16.1, 0, NAN, 30.2, 8.25 }, counts[] = { 48, 0, 29 };
+	double small[] = { 0.0745, 0.18, 0.2 }, none[] = { NAN, 0 };
+
+	(void)state;
+	assert_int_equal(out_places(times, 6, 3), 1);
+	assert_int_equal(out_places(counts, 3, 3), 0);
+	assert_int_equal(out_places(small, 3, 3), 3);
+	assert_int_equal(out_places(none, 2, 3), 0);
 }
 
 /* ---- axes ---- */
@@ -244,7 +264,7 @@ static void a_quantile_reaches_its_place_on_paper(void **state)
 	assert_non_null(strstr(o.text, wanted));
 	assert_float_equal(scale_at(&s, 10), (from + to) / 2, 1e-9);
 	assert_non_null(strstr(o.text, "wait_ms"));
-	assert_non_null(strstr(o.text, "100 ms"));
+	assert_non_null(strstr(o.text, ">ms</text>"));
 	out_free(&o);
 }
 
@@ -352,6 +372,7 @@ int main(void)
 		CLAIM(markup_in_names_is_text),
 		CLAIM(what_is_no_text_is_replaced),
 		CLAIM(numbers_are_for_people),
+		CLAIM(columns_line_up),
 		CLAIM(axes_hold_their_values_with_room_between_ticks),
 		CLAIM(odd_ranges_make_a_sensible_axis),
 		CLAIM(values_lie_where_they_belong),
