@@ -238,7 +238,8 @@ int metrics_write(struct worker *w, FILE *out)
 	latency_metrics(w, out);
 	histograms(w, out);
 	pools(w, out);
-	gauge(out, "log_dropped", "log lines that stderr did not take", (double)log_dropped());
+	metrics_head(out, "log_dropped_total", "counter", "log lines that stderr did not take");
+	fprintf(out, "turnward_log_dropped_total %lu\n", (unsigned long)log_dropped());
 	process(w, out);
 	return ferror(out) ? -1 : 0;
 }
