@@ -30,7 +30,7 @@ static double row_height(size_t engines)
 {
 	double row = 44.0 / (double)engines;
 
-	return row < 2 ? 2 : row > 14 ? 14 : row;
+	return row < 3 ? 3 : row > 14 ? 14 : row;
 }
 
 /* The darkest shade is for values from a 1, 2 or 5 below the greatest on, the others are for round

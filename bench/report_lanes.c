@@ -243,10 +243,11 @@ void chart_lanes(struct out *o, const struct report_doc *doc, const char *captio
 	if (arms == 0)
 		return;
 	l->cells = timeline_cells_for(3 * arms * l->engines);
+	double right = l->engines > MATRIX_ENGINES ? 14 : MATRIX + 24;
+
 	l->lane = l->engines > 16 ? 8 : LANE;
 	l->top = HEAD;
-	l->time =
-		(struct scale){ 0, timeline_shown_s(doc), LEFT, CHART_WIDTH - MATRIX - 24, false };
+	l->time = (struct scale){ 0, timeline_shown_s(doc), LEFT, CHART_WIDTH - right, false };
 	double height = HEAD + l->lane * (double)l->engines + FOOT;
 
 	for (size_t i = 0; i < doc->arms; i++) {
