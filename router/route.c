@@ -266,10 +266,21 @@ static int estimate(struct worker *w, struct exchange *x, const uint64_t *epochs
 	return 1;
 }
 
+/* What is known of the model's answers; a model that comes new takes a place over. */
+static struct view_answers *answers_of(struct worker *w, const struct route *r)
+{
+	struct view_answers *a = &w->answers[r->model_key % WORKER_ANSWERS];
+
+	if (a->model != r->model_key)
+		*a = (struct view_answers){ .model = r->model_key };
+	return a;
+}
+
 static void hits(struct worker *w, struct route *r, const struct session *s, uint32_t *ret_hits)
 {
 	uint32_t by_region[STATE_ENGINES_MAX] = { 0 }, blocks[STATE_ENGINES_MAX];
-	struct view_prompt prompt = { .chain = r->chain,
+	struct view_prompt prompt = { .answer_lost = answers_of(w, r)->lost,
+				      .chain = r->chain,
 				      .chain_nr = r->chain_nr,
 				      .prompt_tokens = r->prompt_tokens,
 				      .content_bytes = r->request.content_bytes,
@@ -630,6 +641,17 @@ void route_response_made(struct worker *w, struct exchange *x)
 	responses_put(&w->responses, watch->response_id, watch->response_id_len, &made, now);
 }
 
+/* Only a turn that was asked where the one before was answered says what is kept of answers. */
+static void learn_answers(struct worker *w, const struct exchange *x,
+			  const struct chat_usage *usage)
+{
+	struct route *r = x->route;
+
+	if (r->exact_base && r->was_known && r->home == x->engine && !r->bound_tokens)
+		view_answers_learn(answers_of(w, r), &r->before, usage->prompt_tokens,
+				   usage->cached_tokens);
+}
+
 static void learn(struct worker *w, struct exchange *x)
 {
 	struct route *r = x->route;
@@ -654,6 +676,8 @@ static void learn(struct worker *w, struct exchange *x)
 		return;
 	if (!r->bound_tokens)
 		tokens_learn(&w->tokens, r->model_key, &r->prompt, usage.prompt_tokens, w->now_ns);
+	if (cached_known)
+		learn_answers(w, x, &usage);
 	if (r->has_session) {
 		struct session_result result = {
 			.turn = r->turn,

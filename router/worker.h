@@ -29,7 +29,7 @@
 
 #include <sys/types.h>
 
-enum { WORKER_LISTENERS_MAX = 16, WORKER_ID_BUCKETS = 4096 };
+enum { WORKER_LISTENERS_MAX = 16, WORKER_ID_BUCKETS = 4096, WORKER_ANSWERS = 16 };
 
 /* What a completion's tag leads to: a slot number and its generation, never a pointer. */
 enum worker_tag_kind { TAG_LISTENER = 1, TAG_CONN, TAG_LINK, TAG_SIGNAL };
@@ -108,6 +108,7 @@ struct worker {
 	struct prefix_index prefix;
 	uint32_t prefix_engines; /* region indices that it and the journal have room for */
 	struct tokens tokens;
+	struct view_answers answers[WORKER_ANSWERS]; /* by model key */
 	struct policy_params params;
 	struct shadow shadow;
 	uint64_t cursor, random;

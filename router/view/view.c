@@ -7,7 +7,9 @@
 
 static const double calibration_alpha = 0.15;
 static const double calibration_most = 10; /* a ratio is held within 1/this .. this */
-static const double home_seen = 0.75;      /* of its last prompt, for a home to be believed */
+static const double answer_alpha = 0.2;
+static const uint64_t answer_least = 32; /* tokens, two blocks: less says nothing */
+static const double home_seen = 0.75;    /* of its last prompt, for a home to be believed */
 
 /* ---- hits ---- */
 
@@ -25,8 +27,29 @@ static uint64_t home_tokens(const struct view_prompt *p)
 		return p->bound_tokens;
 	if (!view_goes_on(s, p->chain, p->chain_nr))
 		return 0;
-	return s->prompt_tokens +
-	       (s->completion_tokens == SESSION_UNKNOWN ? 0 : s->completion_tokens);
+	if (s->completion_tokens == SESSION_UNKNOWN)
+		return s->prompt_tokens;
+	return s->prompt_tokens + (uint64_t)((1 - p->answer_lost) * (double)s->completion_tokens);
+}
+
+void view_answers_learn(struct view_answers *answers, const struct session *before,
+			uint64_t prompt_tokens, uint64_t cached_tokens)
+{
+	uint64_t could = before->completion_tokens, had = before->prompt_tokens;
+	double lost;
+
+	if (could == SESSION_UNKNOWN || had == 0 || prompt_tokens <= had)
+		return;
+	if (could > prompt_tokens - had)
+		could = prompt_tokens - had;
+	/* A cache that has lost the prompt itself says nothing of the answer; blocks are cut. */
+	if (could < answer_least || cached_tokens + answer_least < had)
+		return;
+	lost = cached_tokens > had ? 1 - (double)(cached_tokens - had) / (double)could : 1;
+	lost = lost < 0 ? 0 : lost;
+	/* The first counts whole: until it came nothing was known. */
+	answers->lost += (answers->seen ? answer_alpha : 1) * (lost - answers->lost);
+	answers->seen = 1;
 }
 
 /*

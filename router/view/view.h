@@ -51,6 +51,7 @@ struct view_prompt {
 	uint64_t bound_tokens;         /* that a stored response stands for, 0 = it names none */
 	const struct session *session; /* NULL = not known */
 	int home;                      /* index into the engines, -1 = none */
+	double answer_lost; /* share of an answer that home is not seen to hold for the next turn */
 };
 
 /* What only the caller knows of a request. */
@@ -89,6 +90,20 @@ uint32_t view_hit(double tokens, uint32_t prompt_tokens);
 /* Hits in tokens by each engine, of its leading blocks in the prefix index; home knows better. */
 void view_hits(const struct view_prompt *prompt, const uint32_t *blocks, unsigned engines_nr,
 	       uint32_t *ret_hits);
+
+/*
+ * What of an answer the next turn does not find in the cache: thinking that clients leave out, text
+ * that comes back otherwise than it went. All-zero: nothing is lost.
+ */
+struct view_answers {
+	uint64_t model; /* the key that it is of */
+	double lost;    /* EWMA, 0..1 */
+	uint32_t seen;  /* a sample has come */
+};
+
+/* A turn that stayed at home found `cached_tokens`; `before` is the session as it was asked. */
+void view_answers_learn(struct view_answers *answers, const struct session *before,
+			uint64_t prompt_tokens, uint64_t cached_tokens);
 
 /* The policy's inputs. view_engine_fill() is the two behind it, one after the other. */
 void view_request_fill(const struct view *v, const struct view_request *request,

@@ -30,25 +30,31 @@ def live(t, place, speed, *args):
     return json.loads(done.out)
 
 
-def prediction(t, speed=6):
+RATE = float(os.environ.get("RATE", "0.12"))
+
+
+def prediction(t, speed=10):
     """Predicted against measured TTFT, engine by engine."""
     for policy in ("contention", "eft"):
         place = fresh_world(t, engines=4, speed=speed, engine_args=("--realtime",),
                             settings=(f"policy={policy}", f"time_scale={speed}"))
-        told = live(t, place, speed, "--limit", 60, "--rate", 0.6, "--measure", 25,
+        told = live(t, place, speed, "--limit", 100, "--rate", RATE, "--measure", 40,
                     "--think-max", 20)
-        errors = {k.split('"')[1]: v for k, v in place.metrics().items()
-                  if k.startswith("turnward_ttft_prediction_error_median{")}
-        print(f"{policy}: median error " +
-              ", ".join(f"{name} {value * 100:.1f} %" for name, value in sorted(errors.items())) +
-              f"; {json.dumps(told)[:300]}", flush=True)
+        page = place.metrics()
+        errors = [page[f'turnward_ttft_prediction_error_median{{engine="e{i}"}}']
+                  for i in range(4)]
+        count = [page[f'turnward_ttft_prediction_ratio_count{{engine="e{i}"}}'] for i in range(4)]
+        print(f"{policy}: median error " + ", ".join(f"{e * 100:.1f} %" for e in errors) +
+              f" over {count} first tokens; mean TTFT {told['arms'][0]['ttft_s']['mean']:.2f} "
+              f"model s; run valid: {told['valid']}", flush=True)
+        place.router.stop()
 
 
 # ---- one engine becomes five times slower under traffic, and well again ----
 
 STEP_SPEED = 6
 BEFORE_S, SLOW_S, AFTER_S = 8, 12, 14  # wall
-CLIENTS, TURNS, TURN_WORDS, THINK_S = 24, 6, (600, 3000), 1.0
+CLIENTS, TURNS, TURN_WORDS, THINK_S = 10, 6, (600, 3000), 1.0
 ARMS = {
     "probe": ("migration_trigger=recent-ttft",),
     "router": ("migration_trigger=recent-ttft",),

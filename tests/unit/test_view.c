@@ -167,6 +167,24 @@ static void the_last_token_is_always_computed(void **context)
 	assert_int_equal(view_hit(1, 1), 0);
 }
 
+static void what_engines_do_not_find_again_of_answers_is_learnt(void **context)
+{
+	struct view_answers answers = { 0 };
+	struct session before = { .prompt_tokens = 5000, .completion_tokens = 400 };
+
+	(void)context;
+	view_answers_learn(&answers, &before, 6000, 5392); /* in whole blocks */
+	assert_true(answers.lost < 0.03);
+	answers = (struct view_answers){ 0 };
+	view_answers_learn(&answers, &before, 6000, 4992); /* the answer came back otherwise */
+	assert_true(answers.lost == 1);
+	view_answers_learn(&answers, &before, 6000, 100);  /* evicted: says nothing */
+	view_answers_learn(&answers, &before, 4000, 4000); /* another prompt */
+	assert_true(answers.lost == 1);
+	view_answers_learn(&answers, &before, 6000, 5400);
+	assert_true(answers.lost > 0.79 && answers.lost < 0.81);
+}
+
 static void a_stored_response_counts_for_its_engine_whatever_the_index_says(void **context)
 {
 	struct view_prompt p = prompt_12();
@@ -440,6 +458,7 @@ int main(void)
 		TEST(a_prompt_that_went_another_way_has_only_its_blocks),
 		TEST(an_unanswered_session_has_no_counts_to_build_on),
 		TEST(the_last_token_is_always_computed),
+		TEST(what_engines_do_not_find_again_of_answers_is_learnt),
 		TEST(a_stored_response_counts_for_its_engine_whatever_the_index_says),
 		TEST(an_answer_is_expected_as_long_as_the_session_s_and_as_allowed),
 		TEST(a_request_tells_of_its_session_s_moves),
