@@ -16,7 +16,11 @@
 enum {
 	FLOW_BODY_SCAN = 1024,        /* of a request's body, at its start and at its end */
 	FLOW_EVENTS_SCAN = 64 * 1024, /* of an answer, until its token */
-	FLOW_CHUNK_END = 7,           /* of "\r\n0\r\n\r\n" */
+#ifdef PROBE_BOUNDED
+	FLOW_BLOCKS = 1,
+#else
+	FLOW_BLOCKS = 128, /* of a segment: 8 KiB */
+#endif
 };
 
 enum flow_request {
@@ -162,6 +166,28 @@ SCAN_INLINE int flow_drop_seen(struct flow_segment *segment, __u32 next)
 	segment->seq += seen;
 	flow_count(PROBE_COUNTER_retransmits, 1);
 	return 1;
+}
+
+SCAN_INLINE struct probe_record flow_record(const struct flow *flow, enum probe_kind kind,
+					    __u64 t_end)
+{
+	return (struct probe_record){
+		.cookie = flow->cookie,
+		.t0_first_ns = flow->t0_first,
+		.t0_last_ns = flow->t0_last,
+		.t_hdr_ns = flow->t_hdr,
+		.t_tok_ns = flow->t_tok,
+		.t_end_ns = t_end,
+		.tx_bytes = flow->tx,
+		.rx_bytes = flow->rx,
+		.sequence = flow->sequence,
+		.flags = flow->tx_flags | flow->rx_flags,
+		.status = flow->answered.status,
+		.client_port = flow->client_port,
+		.kind = kind,
+		.engine = flow->engine,
+		.segments = flow->segments,
+	};
 }
 
 SCAN_INLINE void flow_end(struct flow *flow, __u64 when, __u16 flags)
@@ -326,7 +352,7 @@ SCAN_INLINE void flow_head_received(struct flow *flow)
 	flow->answer = ANSWER_BODY;
 	flow->rx_left = flow->answered.length;
 	if (status == 204 || status == 304) { /* no body, whatever the head says */
-		flow->answered.found = FOUND_LENGTH;
+		flow->answered.found = FOUND_END | FOUND_LENGTH;
 		flow->rx_left = 0;
 	}
 	if (status != 200)

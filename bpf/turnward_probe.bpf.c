@@ -51,7 +51,6 @@ enum {
 	TCP_HEAD = 20,
 	IPV6_HEAD = 40,
 	IPV6_HOP_BY_HOP = 0,
-	WALK_BLOCKS = 128, /* 8 KiB of a segment */
 };
 
 struct flow_reader {
@@ -114,7 +113,7 @@ SCAN_INLINE void flow_walk(struct flow_walk *walk, flow_block *block)
 
 SCAN_INLINE void flow_walk(struct flow_walk *walk, flow_block *block)
 {
-	bpf_loop(WALK_BLOCKS, block, walk, 0);
+	bpf_loop(FLOW_BLOCKS, block, walk, 0);
 }
 
 #endif
@@ -137,21 +136,7 @@ SCAN_INLINE void flow_emit(const struct flow *flow, enum probe_kind kind, __u64 
 		flow_count(PROBE_COUNTER_drops, 1);
 		return;
 	}
-	record->cookie = flow->cookie;
-	record->t0_first_ns = flow->t0_first;
-	record->t0_last_ns = flow->t0_last;
-	record->t_hdr_ns = flow->t_hdr;
-	record->t_tok_ns = flow->t_tok;
-	record->t_end_ns = t_end;
-	record->tx_bytes = flow->tx;
-	record->rx_bytes = flow->rx;
-	record->sequence = flow->sequence;
-	record->flags = flow->tx_flags | flow->rx_flags;
-	record->status = flow->answered.status;
-	record->client_port = flow->client_port;
-	record->kind = kind;
-	record->engine = flow->engine;
-	record->segments = flow->segments;
+	*record = flow_record(flow, kind, t_end);
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	flow_count(PROBE_COUNTER_records, 1);
 }
