@@ -69,8 +69,9 @@ static void counters(struct worker *w, FILE *out)
 	X("engine_models_known", "1 if it is known which models it serves",                        \
 	  e->source != MODELS_UNKNOWN)                                                             \
 	X("engine_drained", "1 if the operator has drained it", e->drained)                        \
-	X("engine_inflight_requests", "requests of this router in the engine", sums.requests)      \
-	X("engine_waiting_requests", "of these, without a first token", sums.waiting_requests)     \
+	X("engine_inflight_requests", "requests of this router in the engine", sums.user_requests) \
+	X("engine_waiting_requests", "of these, without a first token",                            \
+	  sums.user_waiting_requests)                                                              \
 	X("engine_pending_prefill_tokens", "uncached prompt tokens of these", sums.waiting_tokens) \
 	X("engine_decoding_sequences", "of these, past their first token", sums.decoding)          \
 	X("engine_links", "connections to the engine", e->links_nr)                                \

@@ -117,6 +117,7 @@ void ledger_dispatch(struct ledger *ledger, struct ledger_ticket *ticket, uint64
 	books->last_dispatch_ns = now_ns;
 	if (ticket->flags & LEDGER_PIECE) {
 		books->pieces++;
+		books->pieces_sent++;
 		return;
 	}
 	double mean = books->mean_uncached_tokens, own = ticket->uncached_tokens;
@@ -134,6 +135,8 @@ void ledger_first_token(struct ledger *ledger, struct ledger_ticket *ticket, uin
 	if (books == NULL)
 		return;
 	ledger_mark(books, now_ns);
+	if (ticket->flags & LEDGER_PIECE)
+		subtract(&books->pieces_sent, 1);
 	leave_waiting(books, ticket, 1, now_ns);
 	books->decoding += ticket->sequences;
 	books->decode_context_tokens += context_of(ticket);
@@ -202,10 +205,15 @@ void ledger_end(struct ledger *ledger, struct ledger_ticket *ticket, enum ledger
 	struct ledger_engine *books = live_books(ledger, ticket);
 
 	assert(how < LEDGER_ENDS_NR);
-	books_of(ledger, ticket->engine)->by_end[how]++;
+	if (ticket->flags & LEDGER_PIECE)
+		books_of(ledger, ticket->engine)->pieces_ended++;
+	else
+		books_of(ledger, ticket->engine)->by_end[how]++;
 	if (books != NULL) {
 		ledger_mark(books, now_ns);
 		if (ticket->phase == LEDGER_SENT) {
+			if (ticket->flags & LEDGER_PIECE)
+				subtract(&books->pieces_sent, 1);
 			leave_waiting(books, ticket, how == LEDGER_COMPLETED, now_ns);
 		} else {
 			subtract(&books->decoding, ticket->sequences);
@@ -252,7 +260,7 @@ void ledger_engine_restarted(struct ledger *ledger, unsigned engine, uint64_t no
 	books->oldest = books->newest = NULL;
 	books->head_ns = now_ns;
 	books->sent = books->decoding = books->decode_context_tokens = books->uncached_tokens = 0;
-	books->pieces = books->requeueable_tokens = 0;
+	books->pieces = books->pieces_sent = books->requeueable_tokens = 0;
 	books->prefill_s = 0;
 	books->totals.ended = books->totals.dispatched;
 	books->totals.uncached_out = books->totals.uncached_in;
@@ -272,6 +280,8 @@ void ledger_books_get(const struct ledger *ledger, unsigned engine, struct ledge
 	*ret_sums = (struct ledger_sums){
 		.requests = ledger_in_engine(books),
 		.waiting_requests = books->sent,
+		.user_requests = ledger_in_engine(books) - books->pieces,
+		.user_waiting_requests = books->sent - books->pieces_sent,
 		.waiting_tokens = books->uncached_tokens,
 		.waiting_prefill_s = books->prefill_s,
 		.decoding = books->decoding,
@@ -283,6 +293,7 @@ void ledger_books_get(const struct ledger *ledger, unsigned engine, struct ledge
 		.held_tokens = books->held_tokens,
 		.dispatched_total = books->totals.dispatched,
 		.finished_total = books->totals.ended,
+		.pieces_ended_total = books->pieces_ended,
 	};
 	for (int how = 0; how < LEDGER_ENDS_NR; how++)
 		ret_sums->ends_total[how] = books->by_end[how];

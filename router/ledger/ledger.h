@@ -75,7 +75,8 @@ struct ledger_engine {
 	double prefill_s;
 	double mean_uncached_tokens; /* EWMA over dispatches: what a foreign request is taken for */
 	uint64_t staged_rest_tokens, pieces, cold, held, held_tokens;
-	uint64_t by_end[LEDGER_ENDS_NR];
+	uint64_t pieces_sent, pieces_ended; /* without a first token; ever */
+	uint64_t by_end[LEDGER_ENDS_NR];    /* users' requests */
 	uint64_t last_dispatch_ns;
 	/* what the agent's samples showed */
 	uint64_t read_ns, progress_ns, foreign_since_ns, progress_sum;
@@ -103,15 +104,17 @@ struct ledger_params {
 
 /* Plain sums, for the region's books, metrics and `status`. All zero when idle. */
 struct ledger_sums {
-	uint64_t requests;         /* in the engine: waiting + requests past their first token */
-	uint64_t waiting_requests; /* dispatched and without first token */
-	uint64_t waiting_tokens;   /* uncached prompt tokens of these */
-	double waiting_prefill_s;  /* estimated seconds of these */
-	uint64_t decoding;         /* sequences past their first token */
-	uint64_t decode_context_tokens; /* contexts of these */
+	uint64_t requests;         /* in the engine, pieces too: waiting + past their first token */
+	uint64_t waiting_requests; /* of these, dispatched and without first token */
+	uint64_t user_requests, user_waiting_requests; /* the same without pieces */
+	uint64_t waiting_tokens;                       /* uncached prompt tokens of these */
+	double waiting_prefill_s;                      /* estimated seconds of these */
+	uint64_t decoding;                             /* sequences past their first token */
+	uint64_t decode_context_tokens;                /* contexts of these */
 	uint64_t staged_rest_tokens, pieces, cold_prompts, held, held_tokens;
-	uint64_t dispatched_total, finished_total;
-	uint64_t ends_total[LEDGER_ENDS_NR];
+	uint64_t dispatched_total, finished_total; /* load: pieces too */
+	uint64_t pieces_ended_total;
+	uint64_t ends_total[LEDGER_ENDS_NR]; /* users' requests */
 };
 
 enum ledger_staleness { LEDGER_FRESH, LEDGER_AGED, LEDGER_UNKNOWN }; /* as the policy's */
@@ -128,7 +131,7 @@ struct ledger_view {
 	double requeueable_tokens; /* of pending: rest of tickets marked so */
 	double staged_rest_tokens; /* staged rest and held */
 	double foreign_requests;   /* in it, not ours */
-	double oldest_wait_s;      /* of our own dispatches */
+	double oldest_wait_s; /* of our own dispatches, pieces left out: nobody waits for these */
 };
 
 /* All books empty. */

@@ -159,7 +159,10 @@ static void own_pending(const struct ledger_engine *books, uint64_t now_ns, stru
 	if (head->flags & LEDGER_REQUEUEABLE)
 		ret->requeueable_tokens =
 			greater(0, ret->requeueable_tokens - part * head->uncached_tokens);
-	ret->oldest_wait_s = (double)since(now_ns, head->dispatch_ns) / 1e9;
+	while (head != NULL && head->flags & LEDGER_PIECE)
+		head = head->newer;
+	if (head != NULL)
+		ret->oldest_wait_s = (double)since(now_ns, head->dispatch_ns) / 1e9;
 }
 
 /* The agent's backlog, what it cannot hold yet, less what has been computed since. */

@@ -571,6 +571,34 @@ static void pieces_and_what_waits_in_the_router_have_their_sums(void **state)
 	assert_int_equal(sums.held_tokens, 0);
 }
 
+static void a_piece_is_load_and_no_users_request(void **state)
+{
+	struct ledger_ticket *piece = &tickets[0];
+
+	*piece = (struct ledger_ticket){
+		.engine = 0, .flags = LEDGER_PIECE, .uncached_tokens = 7680, .prefill_s = 1.5
+	};
+	ledger_dispatch(&ledger, piece, 10 * S);
+	send(1, 0, 500, 12 * S);
+
+	assert_near(requests_at(13 * S), 2, 0);
+	assert_near(view.oldest_wait_s, 1, 1e-9); /* nobody waits for the piece itself */
+	ledger_books_get(&ledger, 0, &sums);
+	assert_int_equal(sums.requests, 2);
+	assert_int_equal(sums.user_requests, 1);
+	assert_int_equal(sums.user_waiting_requests, 1);
+	assert_int_equal(sums.waiting_requests, 2);
+
+	ledger_first_token(&ledger, piece, 14 * S);
+	ledger_end(&ledger, piece, LEDGER_COMPLETED, 14 * S);
+	ledger_end(&ledger, &tickets[1], LEDGER_COMPLETED, 14 * S);
+	assert_idle(0);
+	assert_int_equal(sums.user_requests + sums.user_waiting_requests, 0);
+	assert_int_equal(sums.pieces_ended_total, 1);
+	assert_int_equal(sums.ends_total[LEDGER_COMPLETED], 1);
+	assert_int_equal(sums.finished_total, 2); /* load: what the engine counts, too */
+}
+
 static void what_gives_way_is_known_and_shrinks_as_it_is_computed(void **state)
 {
 	struct ledger_ticket *cold = &tickets[0];
@@ -805,6 +833,7 @@ int main(void)
 		BOOKS(every_end_of_every_phase_empties_the_books_once),
 		BOOKS(a_long_stream_counts_until_it_ends),
 		BOOKS(pieces_and_what_waits_in_the_router_have_their_sums),
+		BOOKS(a_piece_is_load_and_no_users_request),
 		BOOKS(what_gives_way_is_known_and_shrinks_as_it_is_computed),
 		BOOKS(parallel_answers_are_decoded_each),
 		BOOKS(waves_against_500_ms_samples_spread_evenly),
