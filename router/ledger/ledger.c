@@ -59,6 +59,7 @@ static void join_waiting(struct ledger_engine *books, struct ledger_ticket *tick
 	}
 	books->newest = ticket;
 	books->sent++;
+	books->sent_prompt_tokens += context_of(ticket);
 	books->uncached_tokens += ticket->uncached_tokens;
 	books->prefill_s += ticket->prefill_s;
 	if (ticket->flags & LEDGER_REQUEUEABLE)
@@ -89,6 +90,7 @@ static void leave_waiting(struct ledger_engine *books, struct ledger_ticket *tic
 		books->newest = ticket->older;
 	ticket->older = ticket->newer = NULL;
 	subtract(&books->sent, 1);
+	subtract(&books->sent_prompt_tokens, context_of(ticket));
 	subtract(&books->uncached_tokens, ticket->uncached_tokens);
 	if (ticket->flags & LEDGER_REQUEUEABLE)
 		subtract(&books->requeueable_tokens, ticket->uncached_tokens);
@@ -144,7 +146,7 @@ void ledger_first_token(struct ledger *ledger, struct ledger_ticket *ticket, uin
 }
 
 static void correct_waiting(struct ledger_engine *books, struct ledger_ticket *ticket,
-			    uint32_t uncached_tokens)
+			    uint32_t prompt_tokens, uint32_t uncached_tokens)
 {
 	double scale =
 		ticket->uncached_tokens ? (double)uncached_tokens / ticket->uncached_tokens : 1;
@@ -154,6 +156,8 @@ static void correct_waiting(struct ledger_engine *books, struct ledger_ticket *t
 		books->totals.uncached_in += uncached_tokens - ticket->uncached_tokens;
 	else
 		books->totals.uncached_out += ticket->uncached_tokens - uncached_tokens;
+	books->sent_prompt_tokens += (uint64_t)prompt_tokens * ticket->sequences;
+	subtract(&books->sent_prompt_tokens, context_of(ticket));
 	books->uncached_tokens += uncached_tokens;
 	subtract(&books->uncached_tokens, ticket->uncached_tokens);
 	if (ticket->flags & LEDGER_REQUEUEABLE) {
@@ -189,7 +193,7 @@ void ledger_correct(struct ledger *ledger, struct ledger_ticket *ticket, uint32_
 	if (books != NULL) {
 		ledger_mark(books, now_ns);
 		if (ticket->phase == LEDGER_SENT)
-			correct_waiting(books, ticket, uncached_tokens);
+			correct_waiting(books, ticket, prompt_tokens, uncached_tokens);
 		else
 			correct_decoding(books, ticket, prompt_tokens);
 	}
@@ -261,6 +265,7 @@ void ledger_engine_restarted(struct ledger *ledger, unsigned engine, uint64_t no
 	books->head_ns = now_ns;
 	books->sent = books->decoding = books->decode_context_tokens = books->uncached_tokens = 0;
 	books->pieces = books->pieces_sent = books->requeueable_tokens = 0;
+	books->sent_prompt_tokens = 0;
 	books->prefill_s = 0;
 	books->totals.ended = books->totals.dispatched;
 	books->totals.uncached_out = books->totals.uncached_in;

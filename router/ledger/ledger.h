@@ -72,6 +72,7 @@ struct ledger_engine {
 	uint64_t epoch;        /* of these books, counted here */
 	uint64_t engine_epoch; /* the agent's start id, 0 = not seen */
 	uint64_t sent, decoding, decode_context_tokens, uncached_tokens, requeueable_tokens;
+	uint64_t sent_prompt_tokens; /* whole prompts of those without a first token */
 	double prefill_s;
 	double mean_uncached_tokens; /* EWMA over dispatches: what a foreign request is taken for */
 	uint64_t staged_rest_tokens, pieces, cold, held, held_tokens;
@@ -128,6 +129,7 @@ struct ledger_view {
 	double num_requests, decoding, decode_context_tokens;
 	double pending_prefill_tokens;
 	double pending_prefill_s;  /* < 0: unknown (the tokens are the agent's) */
+	double booked_tokens;      /* KV room that our own want: prompts sent and contexts */
 	double requeueable_tokens; /* of pending: rest of tickets marked so */
 	double staged_rest_tokens; /* staged rest and held */
 	double foreign_requests;   /* in it, not ours */

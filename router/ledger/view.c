@@ -250,6 +250,7 @@ void ledger_effective(const struct ledger *ledger, const struct ledger_params *p
 		.num_requests = (double)ledger_in_engine(books),
 		.decoding = (double)books->decoding,
 		.decode_context_tokens = (double)books->decode_context_tokens,
+		.booked_tokens = (double)(books->decode_context_tokens + books->sent_prompt_tokens),
 		.staged_rest_tokens = (double)(books->staged_rest_tokens + books->held_tokens),
 	};
 	judge_age(params, agent, now_ns, ret);

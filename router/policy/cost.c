@@ -177,23 +177,25 @@ static void price_prefill(const struct decision *d, unsigned i, struct policy_co
 }
 
 /*
- * A prompt that does not fit beside what is booked waits for some of it to end: as large a part of
- * one answer's time as the missing part is of the booked.
+ * A prompt that does not fit beside what is booked waits for some of it to end. Answers end all the
+ * time, each with its part of what the memory holds: all of it in one answer's time, for which the
+ * session's own answers are the best guess.
  */
 static double kv_wait_s(const struct decision *d, unsigned i)
 {
 	const struct policy_engine *engine = &d->engines[i];
 	double capacity = engine->kv_capacity_tokens;
-	double booked = greater(engine->kv_used_tokens, sane(engine->decode_context_tokens)) +
-			sane(engine->pending_prefill_tokens);
+	double booked =
+		greater(engine->kv_used_tokens,
+			sane(engine->decode_context_tokens) + sane(engine->pending_prefill_tokens));
 	double missing = d->request->prompt_tokens - (capacity - booked);
+	double output = d->request->output_tokens ? d->request->output_tokens
+						  : sane(d->params->output_tokens);
 
 	if (capacity == 0 || missing <= 0 || booked == 0)
 		return 0;
-	double answer_s =
-		sane(d->params->output_tokens) * policy_cost_decode_iteration_s(d->params, engine);
-
-	return answer_s * lesser(1, missing / booked);
+	return output * policy_cost_decode_iteration_s(d->params, engine) * missing /
+	       lesser(booked, capacity);
 }
 
 /* One decode pass per chunk, of the work ahead and of our own. */

@@ -96,7 +96,7 @@ struct policy_engine {
 	float decode_iteration_s; /* in force with POLICY_MEASURED_DECODE, else the parameter is */
 	uint32_t hit_tokens;      /* of this prompt, in its prefix cache */
 	uint32_t step_budget_tokens; /* 0 = unknown: 8192 */
-	uint32_t kv_used_tokens;     /* by live requests */
+	uint32_t kv_used_tokens;     /* by live requests, own ones that wait for room included */
 	uint32_t kv_capacity_tokens; /* 0 = unknown: never full */
 	uint32_t max_model_len;      /* 0 = unknown */
 	float age_s;                 /* of its record; 0 when there is none */

@@ -173,6 +173,10 @@ void view_engine_books(const struct view *v, const struct view_engine *engine,
 	}
 	if (view.probe)
 		p->flags |= POLICY_PROBE;
+	/* Of those who wait for room the engine's figure says nothing. */
+	if (view.booked_tokens > p->kv_used_tokens)
+		p->kv_used_tokens =
+			view.booked_tokens < UINT32_MAX ? (uint32_t)view.booked_tokens : UINT32_MAX;
 	p->staged_rest_tokens = (float)view.staged_rest_tokens;
 	p->requeueable_tokens = (float)view.requeueable_tokens;
 	p->oldest_wait_s = (float)view.oldest_wait_s;

@@ -94,6 +94,29 @@ static void a_dispatch_counts_at_once(void **state)
 	assert_near(view.pending_prefill_s, 64 * 6.4, 1e-6);
 }
 
+/* Of 40,000 tokens each, whatever part of them is cached. */
+static void whole_prompts_and_contexts_book_memory(void **state)
+{
+	struct ledger_ticket *a = send(0, 0, 1000, S), *b = send(1, 0, 40000, S);
+
+	pending_at(S);
+	assert_near(view.booked_tokens, 80000, 1e-9);
+	ledger_first_token(&ledger, a, 2 * S);
+	pending_at(2 * S);
+	assert_near(view.booked_tokens, 80000, 1e-9);
+	ledger_correct(&ledger, b, 50000, 50000, 2 * S);
+	ledger_end(&ledger, a, LEDGER_COMPLETED, 3 * S);
+	pending_at(3 * S);
+	assert_near(view.booked_tokens, 50000, 1e-9);
+	ledger_end(&ledger, b, LEDGER_FAILED, 3 * S);
+	pending_at(3 * S);
+	assert_near(view.booked_tokens, 0, 1e-9);
+	send(2, 0, 10, 4 * S);
+	ledger_engine_restarted(&ledger, 0, 5 * S);
+	pending_at(5 * S);
+	assert_near(view.booked_tokens, 0, 1e-9);
+}
+
 static void without_an_agent_the_books_alone_answer(void **state)
 {
 	struct ledger_ticket *first = send(0, 0, 5000, 10 * S);
@@ -802,6 +825,7 @@ int main(void)
 #define BOOKS(claim) cmocka_unit_test_setup(claim, fresh_books)
 	const struct CMUnitTest tests[] = {
 		BOOKS(a_dispatch_counts_at_once),
+		BOOKS(whole_prompts_and_contexts_book_memory),
 		BOOKS(without_an_agent_the_books_alone_answer),
 		BOOKS(a_record_that_holds_the_dispatch_does_not_count_it_again),
 		BOOKS(a_record_from_before_the_dispatch_does_not_hide_it),

@@ -154,6 +154,12 @@ static void kv_usage_is_a_barrier_and_not_a_slope(void **state)
 	assert_int_equal(world_choose(&w), 1);
 	/* 200 tokens x 50 ms x 20000 / 380000 */
 	assert_near(w.choice.cost[0].kv_wait_s, 10.0 * 20000 / 380000, 1e-9);
+
+	/* Two prompts wait for room already; the session's answers are of 1,800 tokens. */
+	w.engine[0].kv_used_tokens = 480000;
+	w.request.output_tokens = 1800;
+	world_choose(&w);
+	assert_near(w.choice.cost[0].kv_wait_s, 1800 * 0.05 * 120000 / 400000, 1e-9);
 }
 
 static void who_may_not_take_it_is_left_out_with_a_reason(void **state)

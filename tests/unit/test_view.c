@@ -321,6 +321,27 @@ static void a_wait_that_only_the_probe_sees_is_a_wait(void **context)
 	assert_true(p.oldest_wait_s == 0);
 }
 
+/* An engine's gauge knows nothing of the prompts that wait for room in it; the books do. */
+static void who_waits_for_room_has_booked_it(void **context)
+{
+	struct ledger_ticket waits = { .engine = 4, .prompt_tokens = 90000 };
+	struct policy_engine p;
+
+	(void)context;
+	state = (struct engine_state){ .read_ns = v.now_ns - S / 100,
+				       .period_ns = S / 10,
+				       .health = ENGINE_HEALTH_UP };
+	ENGINE_SET(&state, kv_used_tokens, 1000);
+	ENGINE_SET(&state, kv_capacity_tokens, 400000);
+	ledger_dispatch(&ledger, &waits, v.now_ns - S);
+	p = engine_now(0);
+	assert_int_equal(p.kv_used_tokens, 90000);
+	ENGINE_SET(&state, kv_used_tokens, 350000);
+	p = engine_now(0);
+	assert_int_equal(p.kv_used_tokens, 350000);
+	ledger_end(&ledger, &waits, LEDGER_ABORTED, v.now_ns);
+}
+
 static void a_record_brings_speeds_and_room_and_foreign_requests(void **context)
 {
 	struct policy_engine p;
@@ -464,6 +485,7 @@ int main(void)
 		TEST(a_request_tells_of_its_session_s_moves),
 		TEST(an_engine_without_an_agent_has_our_own_books),
 		TEST(a_wait_that_only_the_probe_sees_is_a_wait),
+		TEST(who_waits_for_room_has_booked_it),
 		TEST(a_record_brings_speeds_and_room_and_foreign_requests),
 		TEST(a_budget_starts_empty_fills_by_rate_and_holds_the_burst),
 		TEST(a_move_leaves_a_home_that_it_could_have_kept),
