@@ -1,8 +1,7 @@
 /* turnward record FILE: what the journal holds and will hold, into a file, until told to stop. */
 #include "router/ctl/ctl.h"
 
-#include "router/ctl/sink.h"
-#include "router/journal/record.h"
+#include "router/ctl/follow.h"
 #include "shm/base/clock.h"
 #include "shm/base/conf.h"
 #include "shm/base/exit.h"
@@ -59,16 +58,11 @@ struct recorder {
 	const char *place; /* --region */
 	struct region region;
 	struct router_file file;
-	int attached, waiting_told, foreign_told;
+	int attached, waiting_told;
+	int source_due, continues; /* the file has not been told yet where records come from now */
 	uint64_t generation;
-	uint64_t next; /* number to read next */
-	uint64_t
-		last_wall; /* of the record before, to know it again in a file that replaced this */
-	int was_failing;   /* what is missing next is so because the file took nothing */
 	uint64_t looked_ns, tried_ns;
-	struct record_gap gap; /* not yet written; first 0 = none */
-	struct record_end sum;
-	uint64_t record[RING_RECORD_MAX / 8];
+	struct follow follow;
 };
 
 static uint64_t generation_of(const struct recorder *r)
@@ -78,42 +72,7 @@ static uint64_t generation_of(const struct recorder *r)
 	return __atomic_load_n(&h->generation, __ATOMIC_ACQUIRE);
 }
 
-/* ---- what goes into the file ---- */
-
-static int put_gap(struct recorder *r)
-{
-	int err;
-
-	if (!r->gap.first)
-		return 0;
-	err = sink_put(&r->sink, RECORD_GAP, r->gap.last + 1, &r->gap, sizeof(r->gap));
-	if (err)
-		return err;
-	r->sum.gaps++;
-	r->sum.lost += r->gap.last - r->gap.first + 1;
-	fprintf(stderr, "turnward record: %lu records are missing from %lu on: %s\n",
-		(unsigned long)(r->gap.last - r->gap.first + 1), (unsigned long)r->gap.first,
-		record_gap_meaning(r->gap.why));
-	r->gap.first = 0;
-	return 0;
-}
-
-/* Notes records [first, last] as missing; joins what adjoins. */
-static int miss(struct recorder *r, uint64_t first, uint64_t last, enum record_gap_why why)
-{
-	int err = 0;
-
-	if (r->gap.first && r->gap.why == why && r->gap.last + 1 == first) {
-		r->gap.last = last;
-		return 0;
-	}
-	err = put_gap(r);
-	if (!err)
-		r->gap = (struct record_gap){ first, last, why };
-	return err;
-}
-
-static int put_source(struct recorder *r, int continues)
+static int put_source(struct recorder *r)
 {
 	const struct region_header *h = (const void *)r->file.file.map;
 	struct record_source s = {
@@ -122,107 +81,27 @@ static int put_source(struct recorder *r, int continues)
 		.generation = generation_of(r),
 		.writer_pid = __atomic_load_n(&h->writer_pid, __ATOMIC_ACQUIRE),
 		.wall_ns = clock_wall_ns(),
-		.first = r->next,
-		.continues = (uint64_t)continues,
+		.first = r->follow.next,
+		.continues = (uint64_t)r->continues,
 	};
-	int err = put_gap(r);
+	int err = follow_flush(&r->follow);
 
 	memcpy(s.boot_id, h->boot_id, sizeof(s.boot_id));
 	if (!err)
-		err = sink_put(&r->sink, RECORD_SOURCE, r->next, &s, sizeof(s));
-	if (!err)
-		r->generation = s.generation;
-	return err;
-}
-
-/* One record of the ring: into the file, or noted as another version's. */
-static int put_record(struct recorder *r, uint64_t number, size_t size)
-{
-	const struct journal_head *head = (const void *)r->record;
-	int err;
-
-	if (size < sizeof(*head) || head->version != JOURNAL_VERSION ||
-	    head->layout != journal_layout()) {
-		if (!r->foreign_told)
-			fprintf(stderr,
-				"turnward record: records of journal version %u, layout %016lx are "
-				"left out: this is %s with version %d, layout %016lx\n",
-				head->version, (unsigned long)head->layout, sink_program(),
-				JOURNAL_VERSION, (unsigned long)journal_layout());
-		r->foreign_told = 1;
-		return miss(r, number, number, RECORD_GAP_FOREIGN);
-	}
-	err = put_gap(r);
-	if (!err)
-		err = sink_put(&r->sink, RECORD_JOURNAL, number, r->record, size);
+		err = sink_put(&r->sink, RECORD_SOURCE, r->follow.next, &s, sizeof(s));
 	if (err)
 		return err;
-	r->last_wall = head->wall_ns;
-	if (head->kind == JOURNAL_DECISION)
-		r->sum.decisions++;
-	else if (head->kind == JOURNAL_OUTCOME)
-		r->sum.outcomes++;
-	else if (head->kind == JOURNAL_SHADOW)
-		r->sum.shadows++;
-	return 0;
-}
-
-static enum record_gap_why why_missing(const struct recorder *r)
-{
-	if (r->was_failing)
-		return RECORD_GAP_UNWRITTEN;
-	/* The slot of the oldest may be being written. */
-	return r->next > ring_first(&r->file.journal) ? RECORD_GAP_TORN : RECORD_GAP_OVERWRITTEN;
-}
-
-/* Everything up to record `last`. Stops, with the cursor in place, when the file takes nothing. */
-static int pump(struct recorder *r, uint64_t last)
-{
-	struct ring_cursor cursor = { .next = r->next };
-	size_t size;
-
-	while (cursor.next <= last) {
-		uint64_t number;
-		int got = ring_next(&r->file.journal, &cursor, r->record, sizeof(r->record), &size);
-		int err = 0;
-
-		if (got < 0)
-			return got;
-		number = cursor.next - (uint64_t)got; /* the one read, or where there is none yet */
-		if (number > r->next)
-			err = miss(r, r->next, number - 1, why_missing(r));
-		if (err)
-			return err;
-		r->next = number;
-		r->was_failing = 0;
-		if (got)
-			err = put_record(r, number, size);
-		if (err)
-			return err;
-		r->next = cursor.next;
-		if (!got)
-			break;
-	}
+	r->generation = s.generation;
+	r->source_due = 0;
+	r->continues = 1;
 	return 0;
 }
 
 /* ---- where it comes from ---- */
 
-/* 1 if the ring goes on with the numbers of the one before: our last record stands in it. */
-static int same_numbers(struct recorder *r)
-{
-	const struct journal_head *head = (const void *)r->record;
-	size_t size;
-
-	return r->next > 1 && ring_last(&r->file.journal) + 1 >= r->next &&
-	       ring_read(&r->file.journal, r->next - 1, r->record, sizeof(r->record), &size) == 0 &&
-	       size >= sizeof(*head) && head->wall_ns == r->last_wall;
-}
-
 static int attach(struct recorder *r)
 {
 	char error[REGION_ERROR_MAX] = "";
-	int continues;
 
 	if (router_file_attach(&r->file, &r->region, error) < 0) {
 		if (!r->waiting_told)
@@ -231,15 +110,13 @@ static int attach(struct recorder *r)
 		r->waiting_told = 1;
 		return 0;
 	}
-	continues = same_numbers(r);
-	if (!continues)
-		r->next = ring_first(&r->file.journal);
-	r->attached = 1;
+	r->continues = follow_ring(&r->follow, &r->file.journal);
+	r->source_due = r->attached = 1;
 	r->waiting_told = 0;
 	fprintf(stderr, "recording %s/router from record %lu on to %s%s\n", r->region.path,
-		(unsigned long)r->next, r->sink.path,
+		(unsigned long)r->follow.next, r->sink.path,
 		region_file_alive(&r->file.file) ? "" : " (no router is running)");
-	return put_source(r, continues);
+	return put_source(r);
 }
 
 static void detach(struct recorder *r)
@@ -260,7 +137,7 @@ static int look_around(struct recorder *r)
 	    !region_moved(&r->region))
 		return 0;
 	if (r->attached) {
-		err = pump(r, ring_last(&r->file.journal));
+		err = follow_pump(&r->follow, &r->file.journal, ring_last(&r->file.journal));
 		if (err)
 			return err;
 		detach(r);
@@ -283,7 +160,7 @@ static int step(struct recorder *r)
 		if (now < r->tried_ns + (uint64_t)PATIENCE_MS * NS_PER_MS)
 			return 0;
 		r->tried_ns = now;
-		r->was_failing = 1;
+		r->follow.hindered = 1;
 		err = sink_flush(&r->sink);
 	}
 	if (!err &&
@@ -293,13 +170,14 @@ static int step(struct recorder *r)
 		if (!err)
 			err = look_around(r);
 	}
-	if (!err && r->attached && generation_of(r) != r->generation) {
-		err = pump(r, ring_last(&r->file.journal));
-		if (!err)
-			err = put_source(r, 1);
+	if (!err && r->attached && !r->source_due && generation_of(r) != r->generation) {
+		err = follow_pump(&r->follow, &r->file.journal, ring_last(&r->file.journal));
+		r->source_due = !err;
 	}
+	if (!err && r->attached && r->source_due)
+		err = put_source(r);
 	if (!err && r->attached)
-		err = pump(r, ring_last(&r->file.journal));
+		err = follow_pump(&r->follow, &r->file.journal, ring_last(&r->file.journal));
 	if (!err)
 		err = sink_flush(&r->sink);
 	return err;
@@ -308,7 +186,7 @@ static int step(struct recorder *r)
 /* Sooner when much has come, so that the ring does not overtake us. */
 static int period_after(const struct recorder *r, uint64_t before, int period)
 {
-	uint64_t came = r->next - before;
+	uint64_t came = r->follow.next - before;
 
 	if (r->attached && came > r->file.journal.records / 8)
 		return period > 2 * PERIOD_MIN_MS ? period / 2 : PERIOD_MIN_MS;
@@ -322,7 +200,7 @@ static int record(struct recorder *r, const sigset_t *signals)
 
 	for (;;) {
 		struct timespec wait = { .tv_nsec = (long)period * NS_PER_MS };
-		uint64_t before = r->next;
+		uint64_t before = r->follow.next;
 
 		err = step(r);
 		if (err && strcmp(r->sink.path, "-") == 0)
@@ -340,15 +218,16 @@ static int finish(struct recorder *r)
 	r->tried_ns = r->looked_ns = 0; /* a file that took this one's place just now counts, too */
 	err = step(r);
 	if (!err)
-		err = put_gap(r);
-	r->sum.wall_ns = clock_wall_ns();
+		err = follow_flush(&r->follow);
+	r->follow.sum.wall_ns = clock_wall_ns();
 	if (!err)
-		err = sink_put(&r->sink, RECORD_END, r->next, &r->sum, sizeof(r->sum));
+		err = sink_put(&r->sink, RECORD_END, r->follow.next, &r->follow.sum,
+			       sizeof(r->follow.sum));
 	if (!err)
 		err = sink_close(&r->sink);
 	if (err)
 		fprintf(stderr, "turnward record: %s ends before record %lu\n", r->sink.path,
-			(unsigned long)r->next);
+			(unsigned long)r->follow.next);
 	return err;
 }
 
@@ -359,11 +238,11 @@ static void sum_json(const struct recorder *r, FILE *out)
 
 	json_init(&j, buf, sizeof(buf));
 	json_object_begin(&j, NULL);
-	json_u64(&j, "decisions", r->sum.decisions);
-	json_u64(&j, "outcomes", r->sum.outcomes);
-	json_u64(&j, "shadows", r->sum.shadows);
-	json_u64(&j, "gaps", r->sum.gaps);
-	json_u64(&j, "lost", r->sum.lost);
+	json_u64(&j, "decisions", r->follow.sum.decisions);
+	json_u64(&j, "outcomes", r->follow.sum.outcomes);
+	json_u64(&j, "shadows", r->follow.sum.shadows);
+	json_u64(&j, "gaps", r->follow.sum.gaps);
+	json_u64(&j, "lost", r->follow.sum.lost);
 	json_u64(&j, "bytes", r->sink.total);
 	json_u64(&j, "files", r->sink.part ? r->sink.part : 1);
 	json_object_end(&j);
@@ -383,6 +262,7 @@ static int run(struct recorder *r, const char *path, const struct wanted *wanted
 	signal(SIGXFSZ, SIG_IGN); /* a file-size limit is an error of write() like others */
 	signal(SIGPIPE, SIG_IGN);
 	region_guard();
+	r->follow.sink = &r->sink;
 	err = sink_open(&r->sink, path, wanted->max_size, (unsigned)wanted->keep);
 	if (err)
 		return EXIT_RUNTIME;
