@@ -20,7 +20,7 @@
 #include "router/stage/stage.h"
 #include "router/view/rules.h"
 
-enum { REPLAY_NAME_MAX = 96, REPLAY_WHY_MAX = 200 };
+enum { REPLAY_NAME_MAX = 96, REPLAY_WHY_MAX = 200, REPLAY_PROFILES_MAX = 4 };
 
 /* How the router knows what engines have. X(ID, name, meaning) */
 #define REPLAY_STATES(X)                                                                         \
@@ -103,7 +103,10 @@ struct replay_arm {
 	struct view_rules rules; /* the router's defaults */
 	int peer;                /* enum policy_peer, -1 = the policy of params */
 	struct peer_params peer_params;
-	const struct model_profile *profile;
+	const struct model_profile
+		*profile; /* what the policy's parameters are for: the first of */
+	const struct model_profile *mixed[REPLAY_PROFILES_MAX]; /* these, which go round */
+	unsigned profiles;
 	enum replay_state state;
 	enum replay_head head;
 	enum replay_cache cache;
@@ -158,6 +161,12 @@ struct replay_run {
 	double waited_kv_s, waited_budget_s; /* in engines' queues, for what; sum over requests */
 	double held_share; /* of the KV blocks, held by requests: mean over the steps' time */
 };
+
+static inline const struct model_profile *replay_profile_of(const struct replay_arm *arm,
+							    unsigned engine)
+{
+	return arm->mixed[engine % arm->profiles];
+}
 
 void replay_arm_init(struct replay_arm *ret_arm);
 

@@ -62,9 +62,9 @@
 	  MIGRATION, "forced by the prefill ahead")                                                \
 	X("eft", "policy=eft+migrate=off",                                                         \
 	  DESIGN | MIGRATION | PEERS | STATE | STAGE | ORACLE | FAULTS | LONG, "chooses freely")   \
-	X("oracle", "policy=eft+migrate=off+oracle=own", ORACLE | LONG,                            \
+	X("oracle", "policy=eft+migrate=off+oracle=own", DESIGN | ORACLE | LONG,                   \
 	  "engines' copies run ahead: the earliest first token")                                   \
-	X("oracle-social", "policy=eft+migrate=off+oracle=social", ORACLE | LONG,                  \
+	X("oracle-social", "policy=eft+migrate=off+oracle=social", DESIGN | ORACLE | LONG,         \
 	  "the same plus what it adds to all present")                                             \
 	X("eft-priced", "policy=eft+migrate=priced", DESIGN | MIGRATION | LONG, "leaves must pay") \
 	X("eft-uncalibrated", "policy=eft+migrate=off+calibration_max=1", DESIGN, "")              \
@@ -187,7 +187,10 @@ static void rules_init(struct view_rules *ret_rules)
 
 void replay_arm_init(struct replay_arm *ret_arm)
 {
-	*ret_arm = (struct replay_arm){ .peer = -1, .profile = model_profile_at(0) };
+	*ret_arm = (struct replay_arm){ .peer = -1,
+					.profile = model_profile_at(0),
+					.mixed = { model_profile_at(0) },
+					.profiles = 1 };
 	policy_params_init(&ret_arm->params);
 	stage_params_init(&ret_arm->stage);
 	admit_params_init(&ret_arm->admit);
@@ -302,9 +305,36 @@ static int set_world(struct replay_arm *arm, const char *key, const char *value,
 	return 0;
 }
 
+/* NAME, or NAME:NAME... of engines in turn. */
+static int set_profile(struct replay_arm *arm, const char *value, char *why)
+{
+	char name[REPLAY_NAME_MAX];
+	unsigned nr = 0;
+
+	while (*value) {
+		size_t len = strcspn(value, ":");
+
+		if (nr == REPLAY_PROFILES_MAX || len >= sizeof(name))
+			return complain(why, "at most %d profiles go round", REPLAY_PROFILES_MAX);
+		memcpy(name, value, len);
+		name[len] = 0;
+		arm->mixed[nr] = model_profile_find(name);
+		if (!arm->mixed[nr])
+			return complain(why, "there is no profile '%s'", name);
+		nr++;
+		value += len + (value[len] == ':');
+	}
+	if (nr == 0)
+		return complain(why, "a profile needs a name");
+	arm->profiles = nr;
+	arm->profile = arm->mixed[0];
+	arm->params.kv_bytes_per_token = (double)arm->profile->kv_bytes_per_token;
+	arm->params.attention_s = arm->profile->attention_s;
+	return 0;
+}
+
 static int set_word(struct replay_arm *arm, const char *key, const char *value, char *why)
 {
-	const struct model_profile *profile;
 	uint64_t word = 0;
 	int err;
 
@@ -325,15 +355,8 @@ static int set_word(struct replay_arm *arm, const char *key, const char *value, 
 		arm->peer = peer_parse(value);
 		return arm->peer < 0 ? complain(why, "there is no peer '%s'", value) : 0;
 	}
-	if (strcmp(key, "profile") == 0) {
-		profile = model_profile_find(value);
-		if (!profile)
-			return complain(why, "there is no profile '%s'", value);
-		arm->profile = profile;
-		arm->params.kv_bytes_per_token = (double)profile->kv_bytes_per_token;
-		arm->params.attention_s = profile->attention_s;
-		return 0;
-	}
+	if (strcmp(key, "profile") == 0)
+		return set_profile(arm, value, why);
 	return complain(why, "there is no key '%s'", key);
 }
 

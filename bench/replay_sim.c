@@ -281,7 +281,7 @@ static int engines_new(struct sim *s)
 		};
 
 		s->engine[i].step_end_ns = MODEL_NEVER;
-		err = model_new(&s->engine[i].model, arm->profile, &options);
+		err = model_new(&s->engine[i].model, replay_profile_of(arm, i), &options);
 		if (err || arm->head == REPLAY_HEAD_NONE || arm->state == REPLAY_STATE_LIVE)
 			continue;
 		/* Agents have begun before; processes of their own, they sample at other times. */
@@ -292,16 +292,22 @@ static int engines_new(struct sim *s)
 	return err;
 }
 
+static uint32_t index_blocks(const struct sim *s, unsigned engine)
+{
+	uint64_t kv = model_options_of(s->engine[engine].model)->kv_tokens;
+	double blocks = prefix_blocks_of(kv, 0) * s->arm->index_scale;
+
+	return blocks < PREFIX_BLOCKS_MAX ? (uint32_t)blocks + 1 : PREFIX_BLOCKS_MAX;
+}
+
 static int index_new(struct sim *s)
 {
-	uint64_t kv = model_options_of(s->engine[0].model)->kv_tokens;
-	double blocks = prefix_blocks_of(kv, 0) * s->arm->index_scale;
-	uint32_t room = PREFIX_BLOCKS_MIN, capacity;
+	uint32_t room = PREFIX_BLOCKS_MIN;
 	size_t size;
 
-	capacity = blocks < PREFIX_BLOCKS_MAX ? (uint32_t)blocks + 1 : PREFIX_BLOCKS_MAX;
-	while (room < capacity)
-		room *= 2;
+	for (unsigned i = 0; i < s->engines; i++)
+		while (room < index_blocks(s, i))
+			room *= 2;
 	size = prefix_size(s->engines, room);
 	size = (size + PREFIX_ALIGN - 1) / PREFIX_ALIGN * PREFIX_ALIGN;
 	s->prefix_memory = aligned_alloc(PREFIX_ALIGN, size);
@@ -310,7 +316,7 @@ static int index_new(struct sim *s)
 	memset(s->prefix_memory, 0, size);
 	int err = prefix_attach(&s->prefix, s->prefix_memory, size, s->engines, room);
 	for (unsigned i = 0; i < s->engines && !err; i++)
-		prefix_set_capacity(&s->prefix, i, capacity);
+		prefix_set_capacity(&s->prefix, i, index_blocks(s, i));
 	return err;
 }
 

@@ -71,22 +71,31 @@ static enum group group_of(const struct replay_arm *arm, const struct workload_t
 	return groups[replay_class_of(arm, turn)];
 }
 
-static double floor_s(const struct tally *t, const struct workload_turn *turn)
+/* On an empty engine of one of the arm's profiles; engine < 0: of the fastest. */
+static double empty_s(const struct tally *t, int engine, uint32_t cached, uint32_t prompt)
 {
 	struct model_options options = { .budget_tokens = (uint32_t)t->arm->budget,
 					 .long_prefill_cap = (uint32_t)t->arm->long_prefill_cap };
+	double least_s = INFINITY;
 
-	return model_prefill_s(t->arm->profile, &options, turn->ideal_hit_tokens,
-			       turn->prompt_tokens);
+	if (engine >= 0)
+		return model_prefill_s(replay_profile_of(t->arm, (unsigned)engine), &options,
+				       cached, prompt);
+	for (unsigned i = 0; i < t->arm->profiles; i++)
+		least_s =
+			fmin(least_s, model_prefill_s(t->arm->mixed[i], &options, cached, prompt));
+	return least_s;
+}
+
+static double floor_s(const struct tally *t, const struct workload_turn *turn)
+{
+	return empty_s(t, -1, turn->ideal_hit_tokens, turn->prompt_tokens);
 }
 
 static double ideal_s(const struct tally *t, const struct replay_request *r,
 		      const struct workload_turn *turn)
 {
-	struct model_options options = { .budget_tokens = (uint32_t)t->arm->budget,
-					 .long_prefill_cap = (uint32_t)t->arm->long_prefill_cap };
-
-	return model_prefill_s(t->arm->profile, &options, r->held_tokens, turn->prompt_tokens);
+	return empty_s(t, turn->turn >= 2 ? r->home : -1, r->held_tokens, turn->prompt_tokens);
 }
 
 static void take_offload(struct tally *t, const struct replay_request *r, int hot, double ttft_s)

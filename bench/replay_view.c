@@ -92,7 +92,9 @@ void sim_view_sample(struct sim *s, unsigned engine)
 		ENGINE_SET(state, kv_used_tokens, f->blocks_used * MODEL_BLOCK);
 		ENGINE_SET(state, kv_capacity_tokens, options->kv_tokens);
 	}
-	ENGINE_SET(state, max_model_len, options->context_max);
+	ENGINE_SET(state, max_model_len,
+		   options->kv_tokens < options->context_max ? options->kv_tokens
+							     : options->context_max);
 	ENGINE_SET(state, generation_tokens_total, f->generated_tokens);
 	ENGINE_SET(state, prompt_tokens_total, f->prompt_tokens);
 	if (s->arm->measured && e->prefill.amount >= prefill_enough)
@@ -256,7 +258,8 @@ static void pull(struct sim *s, uint32_t index, uint32_t engine, int32_t source)
 	r->pulled_tokens = there;
 	r->pull_s = s->arm->pull_setup;
 	if (there > here)
-		r->pull_s += (double)(there - here) * (double)s->arm->profile->kv_bytes_per_token /
+		r->pull_s += (double)(there - here) *
+			     (double)model_profile_of(s->engine[source].model)->kv_bytes_per_token /
 			     s->arm->pull_bandwidth;
 	s->run->request[index].pulled_tokens = there > here ? there - here : 0;
 }

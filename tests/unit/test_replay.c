@@ -529,20 +529,54 @@ static void agents_that_say_nothing_of_memory_hide_it(void **state)
 	assert_true(run.request[2].predicted_ttft_s < seen_s - 0.3);
 }
 
-static void the_same_seed_gives_the_same_bytes(void **state)
+static void profiles_go_round_the_engines(void **state)
 {
-	struct replay_run first;
+	double f[REPLAY_FIGURES_NR], q14b_s;
 
 	(void)state;
-	make_design(200);
-	play("eft");
-	first = run;
-	run = (struct replay_run){ 0 };
-	play("eft");
+	lone_turn(0, 100, 8000, 2);
+	lone_turn(0.01, 200, 8000, 2);
 
-	assert_int_equal(first.events, run.events);
-	assert_memory_equal(first.request, run.request, run.requests * sizeof(*run.request));
-	replay_run_free(&first);
+	play("eft+engines=2+profile=q8b:q14b");
+	assert_int_equal(replay_figures(&run, &arm, &w, f), 0);
+
+	q14b_s = model_prefill_s(model_profile_find("q14b"), NULL, 0, 8000);
+	assert_int_not_equal(run.request[0].engine, run.request[1].engine);
+	for (size_t i = 0; i < 2; i++)
+		assert_true(fabs(ttft_s(i) - (run.request[i].engine ? q14b_s : model_s(0, 8000))) <
+			    1e-6);
+	assert_true(fabs(f[REPLAY_floor_mean_s] - model_s(0, 8000)) < 1e-9);
+	struct replay_arm base = arm;
+	assert_int_equal(replay_arm_parse(&arm, &base, "eft+profile=q8b:none", why), -22);
+	assert_int_equal(replay_arm_parse(&arm, &base, "eft+profile=", why), -22);
+}
+
+static void the_same_seed_gives_the_same_bytes(void **state)
+{
+	static const char *const arms[] = { "eft",
+					    "oracle-social",
+					    "eft-staged",
+					    "preble",
+					    "eft+restart_every=9+stall=3+stall_every=7",
+					    "power-of-two+profile=a3b:q32f8" };
+
+	(void)state;
+	make_design(90);
+	for (size_t i = 0; i < sizeof(arms) / sizeof(arms[0]); i++) {
+		struct replay_run first;
+
+		replay_arm_init(&arm);
+		play(arms[i]);
+		first = run;
+		run = (struct replay_run){ 0 };
+		replay_arm_init(&arm);
+		play(arms[i]);
+		assert_int_equal(first.events, run.events);
+		assert_memory_equal(first.request, run.request,
+				    run.requests * sizeof(*run.request));
+		replay_run_free(&first);
+		replay_run_free(&run);
+	}
 }
 
 static void every_arm_answers_every_request(void **state)
@@ -723,6 +757,7 @@ int main(void)
 		CLAIM(what_a_restart_breaks_off_is_sent_again),
 		CLAIM(every_request_survives_faults),
 		CLAIM(agents_that_say_nothing_of_memory_hide_it),
+		CLAIM(profiles_go_round_the_engines),
 		CLAIM(the_same_seed_gives_the_same_bytes),
 		CLAIM(every_arm_answers_every_request),
 		CLAIM(nothing_is_faster_than_the_floor),
