@@ -185,6 +185,15 @@ static void list(void)
 #define ROW(name, standard, text) printf("  %-22s %g: %s\n", #name, (double)standard, text);
 	WORKLOAD_MIX(ROW)
 #undef ROW
+	printf("Keys of staging and the waiting room:\n");
+#define ROW(name, names, standard, text) printf("  %-22s %s: %s\n", #name, standard, text);
+	STAGE_CHOICE_PARAMS(ROW)
+#undef ROW
+#define ROW(name, standard, min, max, kind, unit, text) \
+	printf("  %-22s %g: %s, %s\n", #name, (double)standard, text, unit);
+	STAGE_REAL_PARAMS(ROW)
+	ADMIT_PARAMS(ROW)
+#undef ROW
 	printf("Keys of a policy: as in the router's configuration.\n");
 }
 

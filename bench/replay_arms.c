@@ -81,6 +81,9 @@
 	X("eft-staged-4k",                                                                         \
 	  "policy=eft+migrate=off+cold_slots=1+stage=pieces+piece_tokens=4096+long_tokens=5120",   \
 	  STAGE, "pieces of half a step")                                                          \
+	X("eft-staged-gentle",                                                                     \
+	  "policy=eft+migrate=off+cold_slots=1+cold_tokens=4096+stage=pieces+harm_per_decode=0.2", \
+	  STAGE, "prompts of half a step wait for the slot, too; decodes count double")            \
 	X("eft-staged-any", "policy=eft+migrate=off+stage=pieces", STAGE,                          \
 	  "in pieces, any number of them at a time")                                               \
 	X("eft-staged+cap",                                                                        \

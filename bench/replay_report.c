@@ -185,6 +185,33 @@ static void print_load(const struct replay_table *t)
 	       100 * figure_of(t, b, REPLAY_heavy_t2_hit_p90).mean);
 }
 
+/* Left out where no arm stages, waits or rescues. */
+static void print_stage(const struct replay_table *t)
+{
+	double sum = 0;
+
+	for (size_t i = 0; i < t->arms; i++)
+		sum += figure_of(t, i, REPLAY_pieces).mean + figure_of(t, i, REPLAY_closes).mean +
+		       figure_of(t, i, REPLAY_waited).mean + figure_of(t, i, REPLAY_rescued).mean;
+	if (sum == 0)
+		return;
+	printf("\n%-22s %6s %6s %6s  %6s %6s  %6s %6s  %10s %11s\n", "staging", "staged", "pieces",
+	       "closes", "waited", "s", "off", "rescue", "t1 p90, s", "p90 %");
+	for (size_t i = 0; i < t->arms; i++) {
+		printf("%-22s", t->arm[i].name);
+		print_mean(t, i, REPLAY_staged, 6, 1);
+		print_mean(t, i, REPLAY_pieces, 6, 0);
+		print_mean(t, i, REPLAY_closes, 6, 1);
+		print_mean(t, i, REPLAY_waited, 7, 1);
+		print_mean(t, i, REPLAY_waited_mean_s, 6, 1);
+		print_mean(t, i, REPLAY_guards, 7, 1);
+		print_mean(t, i, REPLAY_rescued, 6, 1);
+		print_mean(t, i, REPLAY_heavy_t1_p90_s, 11, 2);
+		print_against(t, i, REPLAY_heavy_t1_p90_s);
+		putchar('\n');
+	}
+}
+
 void replay_report_print(const struct replay_table *t)
 {
 	print_load(t);
@@ -194,6 +221,7 @@ void replay_report_print(const struct replay_table *t)
 	print_classes(t);
 	print_moves(t);
 	print_engines(t);
+	print_stage(t);
 }
 
 /* ---- JSON ---- */
