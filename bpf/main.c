@@ -74,8 +74,7 @@ static const struct opt options[] = {
 static const struct opt_program program = {
 	.name = "turnward-probe",
 	.operands = "[options]",
-	.purpose = "Times LLM engines' first tokens in the kernel (eBPF), for the router or by "
-		   "itself.",
+	.purpose = "Times engines' first tokens in the kernel (eBPF), for the router or alone.",
 	.options = options,
 	.examples = "  turnward-probe\n"
 		    "  turnward-probe --engine gpu0=http://127.0.0.1:8000 --print\n",

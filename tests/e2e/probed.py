@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """turnward-probe as a daemon: capabilities, lease, losses, what late attaching sees, agreement with
 the router and the engines, and what its record makes the router do."""
+import collections
 import contextlib
 import ctypes
 import errno
@@ -35,9 +36,10 @@ def probe(t, *args, ready=True, **how):
 
 
 def record(t, name):
-    """What readers take for the engine's latency now, None when nothing is known."""
+    """What readers take for the engine's latency now; when nothing is known, -1 for everything."""
     told = t.run("turnward", "status", "--region", t.region, "--json").json()
-    return next((e["latency"] for e in told["engines"] if e["name"] == name), None)
+    return next((e["latency"] for e in told["engines"] if e["name"] == name and e["latency"]),
+                collections.defaultdict(lambda: -1))
 
 
 def samples(t, path="samples"):
