@@ -23,6 +23,7 @@
 
 enum {
 	BUFFER_GROUP = 1,
+	BUFFERS_FIRST = 16,
 	ENTRIES_MIN = 256,
 	COMPLETIONS_MAX = 65536, /* the kernel's own bound */
 };
@@ -41,6 +42,9 @@ static_assert(sizeof(union op_tag) == 8, "it travels in user_data");
 struct uring_loop {
 	struct io_uring ring;
 	struct io_uring_buf_ring *buffers; /* the free ones, shared with the kernel */
+	unsigned buffers_given; /* so far: what was never short of them touches no more memory */
+	unsigned dry;           /* streams that found none in turn `dry_turn` */
+	uint64_t dry_turn;
 	size_t buffers_size;
 };
 
@@ -123,6 +127,34 @@ static void add_buffer(struct loop *loop, int buffer, int offset)
 			      offset);
 }
 
+/*
+ * The kernel goes round the ring, so that every buffer in it comes to be used and stays resident:
+ * the ring begins small and doubles when several streams find it dry in one turn. One stream that
+ * takes them all is only asked to wait for the next turn.
+ */
+static void give_more(struct loop *loop, struct uring_loop *ur)
+{
+	unsigned n = ur->buffers_given ? ur->buffers_given : BUFFERS_FIRST;
+
+	if (n > loop->params.buffers - ur->buffers_given)
+		n = loop->params.buffers - ur->buffers_given;
+	for (unsigned i = 0; i < n; i++)
+		add_buffer(loop, (int)(ur->buffers_given + i), (int)i);
+	io_uring_buf_ring_advance(ur->buffers, (int)n);
+	ur->buffers_given += n;
+}
+
+static void ran_dry(struct loop *loop, struct uring_loop *ur)
+{
+	if (ur->dry_turn != loop->stats.turns)
+		ur->dry = 0;
+	ur->dry_turn = loop->stats.turns;
+	if (ur->buffers_given == loop->params.buffers)
+		loop->stats.buffers_exhausted++;
+	else if (++ur->dry * 4 >= ur->buffers_given)
+		give_more(loop, ur);
+}
+
 static int make_buffers(struct loop *loop, struct uring_loop *ur)
 {
 	struct io_uring_buf_reg reg = { .ring_entries = loop->params.buffers,
@@ -143,9 +175,8 @@ static int make_buffers(struct loop *loop, struct uring_loop *ur)
 		return err;
 	}
 	io_uring_buf_ring_init(ur->buffers);
-	for (unsigned i = 0; i < loop->params.buffers; i++)
-		add_buffer(loop, (int)i, (int)i);
-	io_uring_buf_ring_advance(ur->buffers, (int)loop->params.buffers);
+	ur->buffers_given = 0;
+	give_more(loop, ur);
 	return 0;
 }
 
@@ -511,7 +542,7 @@ static void complete_receive(struct loop *loop, int handle, int res, unsigned fl
 	if (buffer >= 0)
 		loop_deliver_buffer(loop, handle, buffer, res);
 	else if (res == -ENOBUFS)
-		loop->stats.buffers_exhausted++;
+		ran_dry(loop, loop->impl);
 	else if (res != -ECANCELED && res != -EINTR)
 		end_stream(loop, handle, res);
 }

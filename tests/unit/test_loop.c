@@ -1525,28 +1525,33 @@ struct outcome {
 /* Takes what comes and gives it back at once. */
 struct taker {
 	struct loop *loop;
-	int received;
+	int received, sent;
 };
 
 static void take_event(void *ctx, const struct loop_event *event)
 {
 	struct taker *taker = ctx;
 
+	taker->sent += event->op == LOOP_SENT && event->res == 1;
 	if (event->op != LOOP_RECEIVED || event->res <= 0)
 		return;
 	taker->received += event->res;
 	loop_give_back(taker->loop, event->buffer);
 }
 
-enum { TAKEN = 60000 };
+enum { TAKEN = 60000, SENT = 700 };
 
 static void try_loop(enum loop_kind kind, struct outcome *ret)
 {
 	static const char bytes[TAKEN / 40];
-	/* Many small buffers: more completions at once than a ring cut to the minimum holds. */
-	const struct loop_params params = {
-		.kind = kind, .handles_max = 64, .buffers = 4096, .buffer_size = 16, .entries = 4096
-	};
+	/* Many sends in one turn: more completions than a ring cut to the minimum holds. */
+	const struct loop_params params = { .kind = kind,
+					    .handles_max = SENT + 64,
+					    .buffers = 4096,
+					    .buffer_size = 16,
+					    .entries = 4096 };
+	struct iovec one = { (void *)bytes, 1 };
+	struct rlimit files;
 	struct taker taker = { 0 };
 	struct loop_stats stats;
 	const char *why = "";
@@ -1557,15 +1562,21 @@ static void try_loop(enum loop_kind kind, struct outcome *ret)
 	if (ret->err)
 		return;
 	ret->kind = loop_kind_of(taker.loop);
-	ret->works = true;
+	ret->works = getrlimit(RLIMIT_NOFILE, &files) == 0;
+	files.rlim_cur = files.rlim_max;
+	ret->works &= setrlimit(RLIMIT_NOFILE, &files) == 0;
 	for (int i = 0; i < TAKEN / (int)sizeof(bytes); i++) {
 		ret->works &= socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0;
 		ret->works &= send(pair[1], bytes, sizeof(bytes), 0) == sizeof(bytes);
 		loop_receive(taker.loop, loop_add(taker.loop, pair[0], 0));
 	}
-	for (int i = 0; i < 1000 && taker.received < TAKEN; i++)
+	for (int i = 0; i < SENT; i++) {
+		ret->works &= socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0;
+		loop_send(taker.loop, loop_add(taker.loop, pair[0], 0), &one, 1);
+	}
+	for (int i = 0; i < 2000 && (taker.received < TAKEN || taker.sent < SENT); i++)
 		loop_turn(taker.loop, HANG_NS);
-	ret->works &= taker.received == TAKEN;
+	ret->works &= taker.received == TAKEN && taker.sent == SENT;
 	loop_stats_get(taker.loop, &stats);
 	ret->overflows = stats.overflows;
 	loop_free(taker.loop);
