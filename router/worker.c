@@ -248,6 +248,7 @@ static int slots_init(struct worker *w)
 		return -ENOMEM;
 	ledger_init(w->ledger);
 	ledger_params_init(&w->ledger_params);
+	ledger_params_scale(&w->ledger_params, w->set->time_scale);
 	for (uint32_t i = w->conns_max; i-- > 0;) {
 		w->conns[i].index = i;
 		w->conns[i].handle = -1;

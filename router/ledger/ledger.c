@@ -22,6 +22,15 @@ void ledger_params_init(struct ledger_params *ret_params)
 					      .settle_s = 5 };
 }
 
+void ledger_params_scale(struct ledger_params *params, double speed)
+{
+	assert(speed > 0);
+	params->admission_lag_s /= speed;
+	params->probe_after_s /= speed;
+	params->probe_every_s /= speed;
+	params->settle_s /= speed;
+}
+
 static struct ledger_engine *books_of(struct ledger *ledger, unsigned engine)
 {
 	assert(engine < STATE_ENGINES_MAX);

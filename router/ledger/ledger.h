@@ -142,6 +142,10 @@ void ledger_init(struct ledger *ledger);
 /* The defaults named above. */
 void ledger_params_init(struct ledger_params *ret_params);
 
+/* For engines that run `speed` times faster than life: their times are divided by it. unknown_s
+ * stays, which is about agents and their machine. */
+void ledger_params_scale(struct ledger_params *params, double speed);
+
 /*
  * The ticket's request is being sent: call before its first byte, in the same turn of the loop as
  * the decision. The ticket must be free; its engine, flags, sequences, prompt_tokens,
