@@ -21,17 +21,6 @@ static const uint64_t beside_max_ns = 1ull * NS_PER_S; /* the answer of such a p
 static const uint64_t fetch_max_ns = 5ull * NS_PER_S;  /* one answer, whole */
 static const uint64_t snapshot_max_ns = 60ull * NS_PER_S; /* older: not this host's clock */
 
-/* Work units are tokens, token intervals and decode steps. */
-static const struct rate_params prefill_params = { 65536, 256, 256, 1.25 };
-static const struct rate_params decode_params = { 4096, 32, 8, 1.5 };
-static const struct rate_params step_params = { 512, 8, 1, 1.5 };
-
-/*
- * Where times are counted by request, those in one step are each charged with all of it. A prompt
- * of this many tokens has steps of its own (a budget of 8192 or less is usual).
- */
-static const double prefill_mean_min = 12288;
-
 static void pace_set(struct pace *pace, uint64_t base_ns, uint64_t max_ns)
 {
 	*pace = (struct pace){ base_ns, base_ns, max_ns > base_ns ? max_ns : base_ns, 0 };
@@ -63,9 +52,7 @@ static void forget_models(struct sampler *s)
 /* Another process, or another kind: what was measured on the old one says nothing. */
 static void forget(struct sampler *s)
 {
-	rate_reset(&s->prefill);
-	rate_reset(&s->decode);
-	step_rate_reset(&s->steps);
+	s->speeds = (struct speeds){ 0 };
 	s->inherited = (struct engine_state){ 0 };
 	s->snapshot_wall_ns = s->refresh_ns = 0;
 	forget_models(s);
@@ -356,35 +343,6 @@ static void merge(struct engine_reading *into, const struct engine_reading *from
 }
 #undef MERGE_FIELD
 
-/*
- * Times by request are a lower bound of throughput, close only for long prompts: windows of others
- * are left out, and the throughput is absent rather than several times too low.
- */
-static void feed_prefill(struct sampler *s, const struct engine_reading *reading)
-{
-	double requests = reading->prefills - s->prefills;
-	double tokens = reading->prefill_tokens - s->prefill.base_amount;
-
-	if (!(reading->has & READING_PREFILL))
-		return;
-	if (reading->has & READING_PREFILLS && requests > 0 && tokens < prefill_mean_min * requests)
-		rate_skip(&s->prefill, reading->prefill_tokens, reading->prefill_s);
-	else
-		rate_feed(&s->prefill, &prefill_params, reading->prefill_tokens, reading->prefill_s,
-			  reading->digits);
-	s->prefills = reading->prefills;
-}
-
-static void feed_rates(struct sampler *s, const struct engine_reading *reading)
-{
-	feed_prefill(s, reading);
-	if (reading->has & READING_DECODE)
-		rate_feed(&s->decode, &decode_params, reading->decode_steps, reading->decode_s,
-			  reading->digits);
-	if (reading->has & READING_MOMENTS)
-		step_rate_feed(&s->steps, &step_params, reading->moments);
-}
-
 #define INHERIT(s, state, name)                                                                 \
 	(ENGINE_HAS(&(s)->inherited, name) ? (void)ENGINE_SET(state, name, (s)->inherited.name) \
 					   : (void)0)
@@ -393,18 +351,15 @@ static void set_speeds(const struct sampler *s, struct engine_state *state)
 {
 	double seconds;
 
-	if (rate_time_per_unit(&s->prefill, &prefill_params, &seconds) == 0)
+	if (speeds_prefill(&s->speeds, &seconds) == 0)
 		ENGINE_SET(state, prefill_tokens_per_s, 1 / seconds);
 	else
 		INHERIT(s, state, prefill_tokens_per_s);
-	if (step_rate_mean(&s->steps, &step_params, &seconds) == 0)
-		ENGINE_SET(state, decode_iteration_s, seconds);
-	else if (!(s->reading.has & READING_MOMENTS) &&
-		 rate_time_per_unit(&s->decode, &decode_params, &seconds) == 0)
+	if (speeds_decode(&s->speeds, s->reading.has & READING_MOMENTS, &seconds) == 0)
 		ENGINE_SET(state, decode_iteration_s, seconds);
 	else
 		INHERIT(s, state, decode_iteration_s);
-	if (step_rate_slope(&s->steps, &step_params, &seconds) == 0)
+	if (speeds_per_sequence(&s->speeds, &seconds) == 0)
 		ENGINE_SET(state, decode_per_sequence_s, seconds);
 	else
 		INHERIT(s, state, decode_per_sequence_s);
@@ -475,7 +430,7 @@ static void publishable(struct sampler *s, const struct round *round)
 		forget(s);
 	if (first)
 		s->inherited = (struct engine_state){ 0 };
-	feed_rates(s, &reading);
+	speeds_feed(&s->speeds, &reading);
 	reading.state.read_ns = true_at(s, round);
 	reading.state.period_ns = period_in_force(s, round);
 	reading.state.epoch = s->watch.epoch;

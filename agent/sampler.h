@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "agent/engine.h"
-#include "agent/rate.h"
+#include "agent/speeds.h"
 #include "agent/watch.h"
 
 enum { SAMPLER_USES_MAX = 6, SAMPLER_NOTE_MAX = 160 };
@@ -65,9 +65,7 @@ struct sampler {
 	unsigned failed_in_row;
 
 	struct watch watch;
-	struct rate prefill, decode;
-	struct step_rate steps;
-	double prefills; /* requests that the prefill totals were last seen with */
+	struct speeds speeds;
 	struct engine_state
 		inherited; /* a predecessor's measured speeds, until there are own ones */
 	uint64_t snapshot_wall_ns, refresh_ns; /* SGLang's own publishing interval, as seen */

@@ -27,6 +27,7 @@
 	X(LONG_FIRST, "long-first", NULL, "sessions that take long arrive first: no idle tail") \
 	X(MEASURE, "measure", "S", "stop after S wall seconds: shows whether the speed holds")  \
 	X(VERIFY, "verify-model", NULL, "one engine: compare with the model's virtual time")    \
+	X(TRACE, "trace", "FILE", "what was asked, when, where it went: for replay --follow")   \
 	X(IO, "io", "LOOP", "auto, uring, epoll (auto)")                                        \
 	X(JSON, "json", "FILE", "write JSON there; - is stdout")
 #define OPTION_ENUM(id, name, value, help) OPTION_##id,
@@ -139,6 +140,9 @@ static void option_take(struct live_options *o, int id, const char *value)
 	case OPTION_VERIFY:
 		o->verify_model = true;
 		break;
+	case OPTION_TRACE:
+		o->trace = value;
+		break;
 	case OPTION_IO:
 		o->io = io_of(value);
 		break;
@@ -205,7 +209,17 @@ static int play(const struct live_options *o, struct live_run *run)
 		return fail("an engine", "GET /turnward/lateness was not answered");
 	int err = live_play(run, live_progress_print);
 	if (err)
-		return fail("event loop", strerror(-err));
+		return fail(o->trace ? "event loop or trace" : "event loop", strerror(-err));
+	if (run->trace_unlike)
+		fprintf(stderr,
+			"turnward-bench live: %zu requests' engines counted other tokens than the "
+			"trace has\n",
+			run->trace_unlike);
+	if (run->trace_unnamed)
+		fprintf(stderr,
+			"turnward-bench live: %zu requests' engines are not in the trace: the "
+			"router names them with debug_headers = yes\n",
+			run->trace_unnamed);
 	live_outside_end(o, &out);
 	int code = report(run, &out);
 	if (o->verify_model && live_verify(run) < 0)

@@ -53,7 +53,7 @@ struct live_options {
 	bool has_admin, session_header, verify_model, long_first;
 	struct addr engine[LIVE_ENGINES_MAX];
 	unsigned engines;
-	const char *path, *json;
+	const char *path, *json, *trace;
 	struct sessions_limits limits;
 	size_t sessions_max, requests_max;
 	double rate, speed, measure_s;
@@ -82,6 +82,8 @@ struct live_run {
 	uint64_t begin_ns, end_ns;
 	bool interrupted;
 	const char *io_name;
+	size_t trace_unlike,
+		trace_unnamed; /* requests whose engine counted other tokens; is unknown */
 };
 
 /* live_client.c: plays all sessions; 0 or -errno. `report` is called about four times a second. */

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "bench/live.h"
+#include "bench/live_trace.h"
 #include "router/chat/watch.h"
 #include "router/http/http.h"
 #include "shm/base/clock.h"
@@ -40,7 +41,8 @@ struct client {
 	size_t answer_len, answer_room;
 	uint32_t answer_tokens;
 	size_t line_len;
-	char out_head[512], tail[320];
+	char id[48], engine[64]; /* for the trace */
+	char out_head[640], tail[320];
 	char head[LIVE_HEAD_MAX], line[LIVE_LINE_MAX];
 };
 
@@ -57,6 +59,7 @@ struct player {
 struct play {
 	struct live_run *run;
 	struct loop *loop;
+	struct live_trace *trace; /* NULL = none is kept */
 	struct player *player;
 	uint64_t *due_ns; /* per player: its arrival or next request */
 	size_t players, live;
@@ -102,6 +105,30 @@ static void hang_up(struct play *p, struct player *s)
 	loop_close(p->loop, s->handle);
 }
 
+static const char body_open[] = "{\"messages\":[";
+
+static void trace_add(struct play *p, struct player *s)
+{
+	struct client *c = s->client;
+	struct live_trace_entry e = {
+		.request = s->request,
+		.id = c->id,
+		.engine = c->engine,
+		.player = (uint32_t)(s - p->player),
+		.talk = &c->talk,
+		.body = { body_open, c->talk.text, c->tail },
+		.body_len = { sizeof(body_open) - 1, c->talk.len, strlen(c->tail) },
+		.answer = c->answer,
+		.answer_len = c->answer_len,
+		.max_tokens = talk_turn(&c->talk)->output_tokens,
+	};
+
+	if (!p->trace)
+		return;
+	live_trace_add(p->trace, &e);
+	p->run->trace_unnamed += s->request->failure == LIVE_none && !c->engine[0];
+}
+
 static void request_fail(struct play *p, struct player *s, enum live_failure why)
 {
 	struct live_run *run = p->run;
@@ -109,6 +136,7 @@ static void request_fail(struct play *p, struct player *s, enum live_failure why
 
 	s->request->failure = (uint8_t)why;
 	s->request->end_ns = p->now_ns;
+	trace_add(p, s);
 	run->ended++;
 	run->failed++;
 	run->abandoned += turns - s->request->turn;
@@ -123,6 +151,7 @@ static void request_done(struct play *p, struct player *s)
 
 	s->request->end_ns = p->now_ns;
 	run->ended++;
+	trace_add(p, s);
 	if (!c->keep)
 		hang_up(p, s);
 	if (talk_next(&c->talk, c->answer, c->answer_len, c->answer_tokens) < 0) {
@@ -237,6 +266,16 @@ static void body_take(struct play *p, struct player *s, const char *piece, size_
 	lines_take(c, piece, len);
 }
 
+static void engine_note(struct play *p, struct client *c)
+{
+	const struct http_field *f = http_head_named(&p->scratch, c->head, "x-turnward-engine");
+
+	c->engine[0] = 0;
+	if (f && f->value.len < sizeof(c->engine))
+		snprintf(c->engine, sizeof(c->engine), "%.*s", (int)f->value.len,
+			 c->head + f->value.at);
+}
+
 /* Returns bytes that belong to the head; the body's framing is known when head_done is set. */
 static int head_take(struct play *p, struct player *s, const char *bytes, size_t len,
 		     size_t *ret_used)
@@ -261,6 +300,7 @@ static int head_take(struct play *p, struct player *s, const char *bytes, size_t
 		return 0;
 	}
 	s->request->status = p->scratch.status;
+	engine_note(p, c);
 	c->head_len = end;
 	c->head_done = true;
 	c->sse = p->scratch.sse;
@@ -301,11 +341,10 @@ static int bytes_take(struct play *p, struct player *s, const char *bytes, size_
 
 static void request_send(struct play *p, struct player *s)
 {
-	static const char open[] = "{\"messages\":[";
 	struct client *c = s->client;
 	const struct sessions_turn *turn = talk_turn(&c->talk);
 	const struct live_options *o = p->run->options;
-	char session[64] = "";
+	char session[64] = "", id[80] = "";
 
 	int tail = snprintf(c->tail, sizeof(c->tail),
 			    "],\"model\":\"%s\",\"max_tokens\":%u,\"stream\":true,"
@@ -313,14 +352,19 @@ static void request_send(struct play *p, struct player *s)
 			    o->model, turn->output_tokens);
 	if (o->session_header)
 		snprintf(session, sizeof(session), "x-session-id: s%u-%u\r\n", s->index, s->copy);
+	if (p->trace) {
+		snprintf(c->id, sizeof(c->id), "live-%x-%zu-%u", (unsigned)(p->run->begin_ns >> 10),
+			 (size_t)(s - p->player), s->request->turn);
+		snprintf(id, sizeof(id), "x-request-id: %s\r\n", c->id);
+	}
 	int head = snprintf(c->out_head, sizeof(c->out_head),
 			    "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-			    "Content-Type: application/json\r\nAccept: text/event-stream\r\n%s"
+			    "Content-Type: application/json\r\nAccept: text/event-stream\r\n%s%s"
 			    "Content-Length: %zu\r\n\r\n",
-			    session, sizeof(open) - 1 + c->talk.len + (size_t)tail);
+			    session, id, sizeof(body_open) - 1 + c->talk.len + (size_t)tail);
 	const struct iovec iov[] = {
 		{ c->out_head, (size_t)head },
-		{ (char *)open, sizeof(open) - 1 },
+		{ (char *)body_open, sizeof(body_open) - 1 },
 		{ c->talk.text, c->talk.len },
 		{ c->tail, (size_t)tail },
 	};
@@ -691,6 +735,8 @@ int live_play(struct live_run *run, live_progress *progress)
 	int err = loop_new(&p.loop, &params, on_event, &p, &run->io_name);
 	if (!err)
 		err = signals_watch(&p);
+	if (!err && o->trace)
+		err = live_trace_new(&p.trace, o->trace, o->speed, o->model, clock_ns());
 	if (!err) {
 		run->io_name = loop_kind_name(loop_kind_of(p.loop));
 		run->begin_ns = p.last_byte_ns = p.now_ns = clock_ns();
@@ -700,6 +746,8 @@ int live_play(struct live_run *run, live_progress *progress)
 		run->end_ns = clock_ns();
 		drain(&p);
 	}
+	int end = p.trace ? live_trace_free(p.trace, &run->trace_unlike) : 0;
+	err = err ? err : end;
 	if (p.loop)
 		loop_free(p.loop);
 	free(p.player);

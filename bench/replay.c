@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "bench/bench.h"
+#include "bench/follow.h"
 #include "bench/replay_detail.h"
 #include "bench/replay_targets.h"
 #include "shm/base/clock.h"
@@ -48,6 +49,8 @@ enum { ARMS_MAX = 64, SETS_MAX = 32, SEEDS_MAX = 1000 };
 	X(NO_OWN, "no-own-dispatches", NULL, "samples as they are, nothing added")           \
 	X(BANDWIDTH, "kv-bandwidth", "GB/S", "prefixes are pulled, believed and really")     \
 	X(CAP, "long-prefill-cap", "N", NULL)                                                \
+	X(FOLLOW, "follow", "FILE", "beside a live run: the trace of live --trace")          \
+	X(RECORDING, "recording", "FILE", "of that run, by turnward record: the causes")     \
 	X(LIST, "list", NULL, "shows arms and keys")                                         \
 	X(JSON, "json", "FILE", "write JSON there; - is stdout")                             \
 	X(DETAIL, "detail", "N", NULL)
@@ -73,6 +76,7 @@ struct command {
 	struct replay_arm base, arm[ARMS_MAX];
 	size_t arms, base_index;
 	const char *arm_list, *base_name, *file, *json;
+	const char *follow, *recording;
 	unsigned suite;
 	enum kind kind;
 	int form; /* enum workload_form, -1 = by content */
@@ -316,6 +320,12 @@ static void take(struct command *c, int id, const char *value)
 			opt_fail(&program, "at most %d times --mix", SETS_MAX);
 		c->mix_set[c->mix_sets++] = value;
 		break;
+	case OPTION_FOLLOW:
+		c->follow = value;
+		break;
+	case OPTION_RECORDING:
+		c->recording = value;
+		break;
 	case OPTION_LIST:
 		list();
 		exit(EXIT_GOOD);
@@ -444,6 +454,12 @@ static void command_read(struct command *c, int argc, char **argv)
 		take(c, id, scan.value);
 	if (scan.first < argc)
 		opt_fail(&program, "'%s' is not expected", argv[scan.first]);
+	if (c->recording && !c->follow)
+		opt_fail(&program, "--recording goes with --follow");
+	if (c->follow && c->file)
+		opt_fail(&program, "--follow plays the live run's requests, not --file");
+	if (c->follow && !c->recording && !c->arm_list)
+		opt_fail(&program, "--follow needs the live run's policy: --arms or --recording");
 	settle_suite(c);
 	settle_mix(c);
 	if (c->suite == REPLAY_SUITE_TARGETS && !c->arm_list) {
@@ -453,7 +469,8 @@ static void command_read(struct command *c, int argc, char **argv)
 		return;
 	}
 	settle_load(c);
-	choose_arms(c);
+	if (!c->follow || c->arm_list)
+		choose_arms(c);
 }
 
 static int workload_make(struct workload *ret, const struct command *c, uint64_t seed,
@@ -543,6 +560,19 @@ static int report(const struct command *c, const struct replay_table *t)
 	return err ? EXIT_RUNTIME : EXIT_GOOD;
 }
 
+static int follow(const struct command *c)
+{
+	struct follow_command followed = { .trace = c->follow,
+					   .recording = c->recording,
+					   .json = c->json,
+					   .base = &c->base,
+					   .arm = c->arm,
+					   .arms = c->arms,
+					   .seed = c->seed };
+
+	return follow_run(&followed);
+}
+
 int bench_replay(int argc, char **argv)
 {
 	static struct command c;
@@ -551,6 +581,8 @@ int bench_replay(int argc, char **argv)
 	int err = 0;
 
 	command_read(&c, argc, argv);
+	if (c.follow)
+		return follow(&c);
 	if (c.suite == REPLAY_SUITE_TARGETS && !c.arm_list)
 		return examine(&c);
 	scoped(free_drop) double *figure =

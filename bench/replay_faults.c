@@ -95,7 +95,8 @@ static int restart(struct sim *s, unsigned engine)
 	e->stalled_until_ns = 0;
 	e->step_end_ns = MODEL_NEVER;
 	model_figures_get(e->model, &e->shown);
-	e->prefill = e->decode = (struct sim_rate){ 0 };
+	e->totals = (struct engine_reading){ 0 };
+	e->speeds = (struct speeds){ 0 };
 	sim_note_outage(s, DETAIL_restart, engine, until_ns);
 	err = stage_sim_lose_all(s, engine);
 	if (err)

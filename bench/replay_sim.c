@@ -70,12 +70,13 @@ static int step_begin(struct sim *s, unsigned engine)
 {
 	struct sim_engine *e = &s->engine[engine];
 	struct model_figures f;
-	uint64_t end = sim_resting(s, e) ? MODEL_NEVER : model_begin(e->model, s->now_ns);
+	uint64_t end;
 
+	model_figures_get(e->model, &f); /* what a step computes is counted when it begins */
+	end = sim_resting(s, e) ? MODEL_NEVER : model_begin(e->model, s->now_ns);
 	e->step_end_ns = end;
 	if (end == MODEL_NEVER)
 		return 0;
-	model_figures_get(e->model, &f);
 	e->step_begin_ns = s->now_ns;
 	e->step_lasts_ns = end - s->now_ns;
 	e->computed_tokens = f.computed_tokens;
@@ -189,6 +190,7 @@ static int step_end(struct sim *s, unsigned engine)
 {
 	struct sim_engine *e = &s->engine[engine];
 	const struct model_event *events;
+	uint64_t later = 0;
 	size_t nr;
 	int err = 0;
 
@@ -196,9 +198,11 @@ static int step_end(struct sim *s, unsigned engine)
 		return 0;
 	nr = model_end(e->model, &events);
 	e->step_end_ns = MODEL_NEVER;
-	for (size_t i = 0; i < nr && !err; i++)
+	for (size_t i = 0; i < nr && !err; i++) {
+		later += events[i].kind == MODEL_TOKEN && events[i].index > 0;
 		err = engine_said(s, &events[i]);
-	sim_view_step(s, e);
+	}
+	sim_view_step(s, e, later);
 	err = err ? err : stage_sim_step(s, engine);
 	return err ? err : step_begin(s, engine);
 }
@@ -448,8 +452,9 @@ static void show(struct sim *s, uint64_t until_ns)
 		detail_watch_point(s->watch, value);
 }
 
-int replay_play_watched(struct replay_run *ret_run, const struct replay_arm *arm,
-			const struct workload *workload, uint64_t seed, struct detail_watch *watch)
+static int play(struct replay_run *ret_run, const struct replay_arm *arm,
+		const struct workload *workload, uint64_t seed, struct detail_watch *watch,
+		const struct sim_beside *beside)
 {
 	struct sim *s = calloc(1, sizeof(*s));
 	int err;
@@ -461,6 +466,10 @@ int replay_play_watched(struct replay_run *ret_run, const struct replay_arm *arm
 	s->workload = workload;
 	s->run = ret_run;
 	s->watch = watch;
+	if (beside) {
+		s->follow = beside->follow;
+		s->verdict = beside->verdict;
+	}
 	if (watch)
 		detail_watch_begin(watch, SIM_BEGIN_NS);
 	err = begin(s, seed);
@@ -487,7 +496,20 @@ int replay_play_watched(struct replay_run *ret_run, const struct replay_arm *arm
 int replay_play(struct replay_run *ret_run, const struct replay_arm *arm,
 		const struct workload *workload, uint64_t seed)
 {
-	return replay_play_watched(ret_run, arm, workload, seed, NULL);
+	return play(ret_run, arm, workload, seed, NULL, NULL);
+}
+
+int replay_play_watched(struct replay_run *ret_run, const struct replay_arm *arm,
+			const struct workload *workload, uint64_t seed, struct detail_watch *watch)
+{
+	return play(ret_run, arm, workload, seed, watch, NULL);
+}
+
+int replay_play_beside(struct replay_run *ret_run, const struct replay_arm *arm,
+		       const struct workload *workload, uint64_t seed,
+		       const struct sim_beside *beside)
+{
+	return play(ret_run, arm, workload, seed, NULL, beside);
 }
 
 void replay_run_free(struct replay_run *run)

@@ -4,6 +4,8 @@
 
 #include <assert.h>
 
+#include "agent/speeds.h"
+#include "bench/follow.h"
 #include "bench/replay.h"
 #include "bench/replay_detail.h"
 #include "router/ledger/ledger.h"
@@ -46,11 +48,6 @@ struct event {
 	uint32_t index; /* engine, or turn of the workload */
 };
 
-/* A speed as agents measure it: amount over time of a sum that fades by work. */
-struct sim_rate {
-	double amount, time_s;
-};
-
 struct sim_engine {
 	struct model *model;
 	uint64_t stalled_ns, stalled_until_ns, down_until_ns, restarts; /* replay_faults.c */
@@ -61,7 +58,8 @@ struct sim_engine {
 	struct engine_state state;           /* the agent's record */
 	struct model_figures sampled;        /* all of its figures, truly, when it was sampled, */
 	double sampled_pending_tokens;       /* and what it had to prefill then */
-	struct sim_rate prefill, decode;
+	struct engine_reading totals;        /* as its metrics count them, for its agent */
+	struct speeds speeds;                /* that the agent makes of them */
 	struct window ttft;
 	struct view_calibration calibration;
 };
@@ -91,7 +89,9 @@ struct sim {
 	const struct replay_arm *arm;
 	const struct workload *workload;
 	struct replay_run *run;
-	struct detail_watch *watch; /* looks on, if not NULL */
+	struct detail_watch *watch;     /* looks on, if not NULL */
+	const struct follow *follow;    /* the live run that is followed; NULL = none is */
+	struct follow_verdict *verdict; /* of it, one a turn */
 	uint64_t now_ns;
 	struct event *event;
 	size_t events, events_room;
@@ -168,11 +168,24 @@ int sim_hold(struct sim *s, uint32_t index);
 void sim_view_computed(struct sim *s, unsigned engine, const struct model_life *life);
 void sim_view_sample(struct sim *s, unsigned engine);
 void sim_view_lost(struct sim *s, unsigned engine); /* the router sees it away */
-void sim_view_step(struct sim *s, struct sim_engine *e);
+/* A step is over; `later`: tokens that it gave to answers already begun. */
+void sim_view_step(struct sim *s, struct sim_engine *e, uint64_t later);
 void sim_view_first_token(struct sim *s, struct sim_engine *e, const struct sim_request *r,
 			  double ttft_s, uint32_t cached_tokens);
 void sim_view_finished(struct sim *s, const struct workload_turn *turn, const struct sim_request *r,
 		       const struct model_event *event);
+
+/* follow_play.c: notes the choice just made, and puts the live run's in its place. */
+struct sim_beside {
+	const struct follow *follow;
+	struct follow_verdict *verdict;
+};
+void sim_follow(struct sim *s, uint32_t index, const struct policy_request *request,
+		const struct policy_engine *engines);
+/* replay_sim.c: as replay_play(), beside a live run. */
+int replay_play_beside(struct replay_run *ret_run, const struct replay_arm *arm,
+		       const struct workload *workload, uint64_t seed,
+		       const struct sim_beside *beside);
 
 /* replay_oracle.c: engines run ahead from now. The prompt at hand must be that of `index`. */
 int sim_oracle(struct sim *s, uint32_t index, int home, int *ret_engine); /* -1: none can */

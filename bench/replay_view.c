@@ -7,21 +7,9 @@
 
 #include "bench/replay_stage.h"
 
-/* Agents' estimates fade by work, and are absent before there was enough (agent/sampler.c). */
-static const double prefill_memory = 65536, prefill_enough = 256;
-static const double decode_memory = 4096, decode_enough = 32;
-
 static const uint64_t stall_ns = 10000000000ull; /* an agent's default */
 
 /* ---- engines seen through their agents ---- */
-
-static void rate_add(struct sim_rate *r, double memory, double amount, double time_s)
-{
-	double keep = exp(-amount / memory);
-
-	r->amount = r->amount * keep + amount;
-	r->time_s = r->time_s * keep + time_s;
-}
 
 static double pending_tokens(const struct sim *s, const struct sim_engine *e,
 			     const struct model_figures *f)
@@ -31,16 +19,55 @@ static double pending_tokens(const struct sim *s, const struct sim_engine *e,
 	return running + (double)model_waiting_uncached(e->model);
 }
 
-/* A step is over: what its metrics show moves on, and a step of decodes alone is timed. */
-void sim_view_step(struct sim *s, struct sim_engine *e)
+/* SGLang counts by batch: prefills apart from decodes, and of these the moments. */
+static void count_batch(struct sim_engine *e, double step_s, double prefilled, double decoded)
 {
+	struct engine_reading *t = &e->totals;
+
+	t->has |= READING_PREFILL | READING_MOMENTS;
+	if (prefilled > 0) {
+		t->prefill_tokens += prefilled;
+		t->prefill_s += step_s;
+	} else if (decoded > 0) {
+		t->moments[MOMENT_N] += 1;
+		t->moments[MOMENT_B] += decoded;
+		t->moments[MOMENT_T] += step_s;
+		t->moments[MOMENT_BB] += decoded * decoded;
+		t->moments[MOMENT_BT] += decoded * step_s;
+	}
+}
+
+void sim_view_step(struct sim *s, struct sim_engine *e, uint64_t later)
+{
+	double step_s = (double)(s->now_ns - e->step_begin_ns) * 1e-9;
 	uint64_t decoded = e->shown.generated_tokens;
 
 	model_figures_get(e->model, &e->shown);
 	decoded = e->shown.generated_tokens - decoded;
-	if (decoded > 0 && e->shown.computed_tokens == e->computed_tokens)
-		rate_add(&e->decode, decode_memory, (double)decoded,
-			 (double)(s->now_ns - e->step_begin_ns) * 1e-9 * (double)decoded);
+	if (s->arm->head == REPLAY_HEAD_SGLANG) {
+		count_batch(e, step_s, (double)(e->shown.computed_tokens - e->computed_tokens),
+			    (double)decoded);
+		return;
+	}
+	/* vLLM's counts each interval between two tokens, whatever else the step did. */
+	e->totals.has |= READING_DECODE;
+	e->totals.decode_steps += (double)later;
+	e->totals.decode_s += (double)later * step_s;
+}
+
+/* The record of it, as an agent of that kind makes it. */
+static void set_speeds(const struct sim *s, struct sim_engine *e)
+{
+	struct engine_state *state = &e->state;
+	double seconds;
+
+	speeds_feed(&e->speeds, &e->totals);
+	if (s->arm->measured == 0)
+		return;
+	if (speeds_prefill(&e->speeds, &seconds) == 0)
+		ENGINE_SET(state, prefill_tokens_per_s, 1 / seconds);
+	if (speeds_decode(&e->speeds, e->totals.has & READING_MOMENTS, &seconds) == 0)
+		ENGINE_SET(state, decode_iteration_s, seconds);
 }
 
 static uint64_t epoch_of(const struct sim_engine *e)
@@ -97,10 +124,7 @@ void sim_view_sample(struct sim *s, unsigned engine)
 							     : options->context_max);
 	ENGINE_SET(state, generation_tokens_total, f->generated_tokens);
 	ENGINE_SET(state, prompt_tokens_total, f->prompt_tokens);
-	if (s->arm->measured && e->prefill.amount >= prefill_enough)
-		ENGINE_SET(state, prefill_tokens_per_s, e->prefill.amount / e->prefill.time_s);
-	if (s->arm->measured && e->decode.amount >= decode_enough)
-		ENGINE_SET(state, decode_iteration_s, e->decode.time_s / e->decode.amount);
+	set_speeds(s, e);
 	ledger_observe(&s->ledger, &s->ledger_params, engine, state, s->now_ns);
 }
 
@@ -116,6 +140,20 @@ static int home_of(const struct sim *s, uint32_t session)
 	home = session_home(&s->session[session], epochs, s->engines);
 
 	return home == SESSION_NO_ENGINE ? -1 : (int)home;
+}
+
+/* A live run's content has blocks of its own, as the router hashed them. */
+static int chain_live(struct sim *s, uint32_t index)
+{
+	const struct follow_turn *live = &s->follow->turn[index];
+	struct sim_request *r = &s->request[index];
+
+	r->chain = malloc((live->chain_nr + 1) * sizeof(*r->chain));
+	if (!r->chain)
+		return -ENOMEM;
+	memcpy(r->chain, s->follow->chain + live->chain, live->chain_nr * sizeof(*r->chain));
+	r->chain_nr = live->chain_nr;
+	return 0;
 }
 
 static int chain_of(struct sim *s, uint32_t index)
@@ -151,6 +189,8 @@ static void hits(struct sim *s, uint32_t index, uint32_t *ret_hit)
 		.home = home_of(s, turn->session),
 	};
 
+	if (s->follow)
+		prompt.content_bytes = s->follow->turn[index].content_bytes;
 	prefix_match_all(&s->prefix, s->engines, r->chain, r->chain_nr, blocks);
 	view_hits(&prompt, blocks, s->engines, ret_hit);
 	for (unsigned i = 0; i < s->engines; i++) {
@@ -224,6 +264,8 @@ static void fill_request(struct sim *s, uint32_t index, struct policy_request *p
 				      .sequences = 1,
 				      .session = &s->session[turn->session] };
 
+	if (s->follow)
+		asked.max_tokens = s->follow->turn[index].max_tokens;
 	asked.random[0] = workload_random(&s->random);
 	asked.random[1] = workload_random(&s->random);
 	view_budget_refill(&s->moves, &s->arm->rules, s->now_ns);
@@ -335,8 +377,10 @@ struct look {
 static int look(struct sim *s, uint32_t index, struct look *l)
 {
 	uint32_t hit[STATE_ENGINES_MAX];
-	int err = s->request[index].chain ? 0 : chain_of(s, index); /* it may be decided again */
+	int err = 0;
 
+	if (!s->request[index].chain) /* it may be decided again */
+		err = s->follow ? chain_live(s, index) : chain_of(s, index);
 	if (err)
 		return err;
 	hits(s, index, hit);
@@ -363,6 +407,8 @@ static int choose(struct sim *s, uint32_t index, const struct look *l)
 		err = sim_oracle(s, index, l->request.home, &s->choice.engine);
 	if (err)
 		return err;
+	if (s->follow && s->choice.engine >= 0)
+		sim_follow(s, index, &l->request, l->engines);
 	return s->choice.engine < 0 ? -E2BIG : 0;
 }
 
@@ -440,9 +486,14 @@ void sim_view_first_token(struct sim *s, struct sim_engine *e, const struct sim_
 /* When it is over. */
 void sim_view_computed(struct sim *s, unsigned engine, const struct model_life *life)
 {
-	rate_add(&s->engine[engine].prefill, prefill_memory,
-		 (double)(life->prompt_tokens - life->cached_tokens),
-		 (double)(life->first_token_ns - life->started_ns) * 1e-9);
+	struct engine_reading *t = &s->engine[engine].totals;
+
+	if (s->arm->head == REPLAY_HEAD_SGLANG) /* counts by batch */
+		return;
+	t->has |= READING_PREFILL | READING_PREFILLS;
+	t->prefill_tokens += (double)(life->prompt_tokens - life->cached_tokens);
+	t->prefill_s += (double)(life->first_token_ns - life->started_ns) * 1e-9;
+	t->prefills += 1;
 }
 
 void sim_view_finished(struct sim *s, const struct workload_turn *turn, const struct sim_request *r,

@@ -260,25 +260,37 @@ static void a_slow_engine_takes_longer(void **state)
 	assert_true(fabs(ttft_s(0) - 2.5 * model_s(0, 5000)) < 1e-6);
 }
 
-/* The first engine is slow and nobody says so; its own measured speed does. */
+/* The first engine is slow and nobody says so: how many of 60 lone prompts it gets. */
+static unsigned on_the_slow_one(const char *text, double every_s, uint32_t prompt)
+{
+	unsigned nr = 0;
+
+	teardown(NULL);
+	setup(NULL);
+	for (unsigned i = 0; i < 60; i++)
+		lone_turn(every_s * i, 1000 + 10 * i, prompt, 5);
+	play(text);
+	for (size_t i = 0; i < run.requests; i++)
+		nr += run.request[i].engine == 0;
+	return nr;
+}
+
 static void measured_speeds_show_a_slow_engine(void **state)
 {
-	unsigned on_slow[2] = { 0 };
-
 	(void)state;
-	for (unsigned i = 0; i < 60; i++)
-		lone_turn(1.0 * i, 1000 + 10 * i, 4000, 5);
-	for (unsigned k = 0; k < 2; k++) {
-		replay_arm_init(&arm);
-		play(k ? "eft+engines=2+slow=4+calibration_max=1"
-		       : "eft+engines=2+slow=4+calibration_max=1+measured=0");
-		for (size_t i = 0; i < run.requests; i++)
-			on_slow[k] += run.request[i].engine == 0;
-		replay_run_free(&run);
-	}
+	assert_true(on_the_slow_one("eft+engines=2+slow=4+calibration_max=1+measured=0", 8, 16000) >
+		    15);
+	assert_true(on_the_slow_one("eft+engines=2+slow=4+calibration_max=1", 8, 16000) < 6);
+}
 
-	assert_true(on_slow[0] > 15);
-	assert_true(on_slow[1] < 6);
+/* vLLM counts prefills by request, which says nothing where prompts share steps; SGLang by batch.
+ */
+static void short_prompts_show_it_only_where_batches_are_counted(void **state)
+{
+	(void)state;
+	assert_true(on_the_slow_one("eft+engines=2+slow=4+calibration_max=1", 8, 4000) > 15);
+	assert_true(on_the_slow_one("eft+engines=2+slow=4+calibration_max=1+head=sglang", 8, 4000) <
+		    6);
 }
 
 /* Nine prompts one after the other, then the first once more, from another session. The engine
@@ -745,6 +757,7 @@ int main(void)
 		CLAIM(a_first_token_ends_the_prefill_ahead),
 		CLAIM(a_slow_engine_takes_longer),
 		CLAIM(measured_speeds_show_a_slow_engine),
+		CLAIM(short_prompts_show_it_only_where_batches_are_counted),
 		CLAIM(a_small_index_forgets),
 		CLAIM(a_touched_prompt_outlives_what_came_meanwhile),
 		CLAIM(the_oracle_leaves_home_where_that_is_sooner),
