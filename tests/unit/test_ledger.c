@@ -820,11 +820,27 @@ static void the_past_is_right_within_its_grain(void **state)
 	}
 }
 
+static void a_faster_world_has_shorter_times_and_the_same_patience(void **state)
+{
+	struct ledger_params fast;
+
+	(void)state;
+	ledger_params_init(&fast);
+	ledger_params_scale(&fast, 10);
+	assert_true(fast.admission_lag_s == params.admission_lag_s / 10);
+	assert_true(fast.settle_s == params.settle_s / 10);
+	assert_true(fast.probe_after_s == params.probe_after_s / 10);
+	assert_true(fast.probe_every_s == params.probe_every_s / 10);
+	assert_true(fast.unknown_s == params.unknown_s);
+	assert_true(fast.unknown_periods == params.unknown_periods);
+}
+
 int main(void)
 {
 #define BOOKS(claim) cmocka_unit_test_setup(claim, fresh_books)
 	const struct CMUnitTest tests[] = {
 		BOOKS(a_dispatch_counts_at_once),
+		BOOKS(a_faster_world_has_shorter_times_and_the_same_patience),
 		BOOKS(whole_prompts_and_contexts_book_memory),
 		BOOKS(without_an_agent_the_books_alone_answer),
 		BOOKS(a_record_that_holds_the_dispatch_does_not_count_it_again),
