@@ -6,8 +6,9 @@
 
 /*
  * Each target is one figure of an arm over the same figure of another, seed by seed, on the design
- * document's mix or on Claude Code sessions; its value is the mean of these ratios. X(name,
- * workload, arm, over, figure, AT_MOST or AT_LEAST, limit)
+ * document's mix (LIGHTER: at 0.6 new sessions a second, since with one engine 2.5 x slower its own
+ * rate is more than the others can take) or on Claude Code sessions; its value is the mean of these
+ * ratios. X(name, workload, arm, over, figure, AT_MOST or AT_LEAST, limit)
  */
 #define REPLAY_TARGETS(X)                                                                      \
 	X("contention-over-linear", DESIGN, "contention+migrate=off", "linear", ttft_p90_s,    \
@@ -20,9 +21,9 @@
 	X("queued-prefill-only", DESIGN, "contention+migrate=off+state=live+prefill_seen=0",   \
 	  "contention+migrate=off+state=live", ttft_p90_s, AT_LEAST, 1.15)                     \
 	X("pull-10-gb-s", DESIGN, "eft-priced+pull", "eft-priced", ttft_p90_s, AT_MOST, 0.90)  \
-	X("slow-engine-calibrated", DESIGN, "eft+slow=2.5+measured=0",                         \
+	X("slow-engine-calibrated", LIGHTER, "eft+slow=2.5+measured=0",                        \
 	  "eft+slow=2.5+measured=0+calibration_max=1", ttft_mean_s, AT_MOST, 1.00)             \
-	X("slow-engine-calibrated-and-measured", DESIGN, "eft+slow=2.5",                       \
+	X("slow-engine-calibrated-and-measured", LIGHTER, "eft+slow=2.5",                      \
 	  "eft+slow=2.5+calibration_max=1", ttft_mean_s, AT_MOST, 1.06)                        \
 	X("healthy-engines-calibrated", DESIGN, "eft", "eft+calibration_max=1", tpot_p90_s,    \
 	  AT_MOST, 1.06)                                                                       \

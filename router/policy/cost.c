@@ -90,7 +90,11 @@ static double tokens_ahead(const struct decision *d, unsigned i)
 	return pending - yields;
 }
 
-/* The same in seconds, by the quadratic figure where it is known. */
+/*
+ * The same in seconds, by the quadratic figure where it is known. For predictions: in a cost the
+ * tokens at the common speed choose better, since what is ahead delays this request alone, and own
+ * prefill all who come after it.
+ */
 static double ahead_s(const struct decision *d, unsigned i)
 {
 	double pending = sane(d->engines[i].pending_prefill_tokens);
@@ -231,7 +235,7 @@ static void price_eft(const struct decision *d, unsigned i, struct policy_cost *
 
 	price_prefill(d, i, cost);
 	cost->step_s = step_rest_s(d, i);
-	cost->queue_s = ahead_s(d, i);
+	cost->queue_s = tokens_ahead(d, i) * token_s_of(d, i);
 	cost->staged_s = staged_s(d, i);
 	cost->passes_s = passes_s(d, i, cost->uncached_tokens);
 	cost->kv_wait_s = kv_wait_s(d, i);
@@ -494,6 +498,7 @@ double policy_cost_predict_raw_s(const struct decision *d, unsigned i)
 	params.policy = POLICY_EFT;
 	step.params = &params;
 	price_eft(&step, i, &cost);
+	cost.queue_s = ahead_s(&step, i);
 	return wait_s(&cost) + cost.staged_s + cost.prefill_s + cost.passes_s;
 }
 

@@ -164,7 +164,8 @@ static void eft_adds_step_passes_and_harm(void **state)
 	assert_near(w.choice.cost[1].harm_s, 6.0 * 0.4, 1e-9);
 }
 
-static void eft_uses_what_is_known_of_the_step_and_the_queue(void **state)
+/* The 10,000 tokens ahead are charged as such; what they will take is for the prediction. */
+static void eft_charges_tokens_ahead_and_predicts_their_seconds(void **state)
 {
 	struct world w;
 
@@ -174,7 +175,10 @@ static void eft_uses_what_is_known_of_the_step_and_the_queue(void **state)
 	w.engine[0].pending_prefill_s = 3.25f;
 	world_choose(&w);
 
-	assert_true(w.choice.cost[0].step_s == 1.5 && w.choice.cost[0].queue_s == 3.25);
+	assert_int_equal(w.choice.engine, 0);
+	assert_true(w.choice.cost[0].step_s == 1.5);
+	assert_near(w.choice.cost[0].queue_s, 2.0, 1e-9);
+	assert_near(w.choice.predicted_raw_s, 1.5 + 3.25 + 0.2 + 0.1, 1e-9);
 }
 
 static void an_engine_without_decodes_has_no_steps_between_the_chunks(void **state)
@@ -418,7 +422,7 @@ int main(void)
 		CLAIM(measured_values_replace_the_priors),
 		CLAIM(a_speed_near_the_median_is_the_median_and_one_beyond_the_band_counts),
 		CLAIM(eft_adds_step_passes_and_harm),
-		CLAIM(eft_uses_what_is_known_of_the_step_and_the_queue),
+		CLAIM(eft_charges_tokens_ahead_and_predicts_their_seconds),
 		CLAIM(an_engine_without_decodes_has_no_steps_between_the_chunks),
 		CLAIM(own_prefill_is_quadratic_also_for_cached_turns),
 		CLAIM(a_throughput_measured_on_long_prompts_is_freed_of_its_quadratic_part),

@@ -8,7 +8,7 @@
 
 enum { ROUNDS = 20000, ENGINES = 8 };
 
-static const uint64_t DIGEST = 0xF6382F007F175261u; /* of five thousand choices */
+static const uint64_t DIGEST = 0x64661AECAD36F2D5u; /* of five thousand choices */
 
 static double random_real(uint64_t *seed, double most)
 {
