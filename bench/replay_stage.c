@@ -555,11 +555,12 @@ int stage_sim_first_token(struct sim *s, uint32_t index)
 int stage_sim_finished(struct sim *s, uint32_t index, const struct model_event *event)
 {
 	struct sim_lane *lane = sim_lane(s, index);
+	uint32_t found = event->life.cached_tokens, hit = s->run->request[index].cached_tokens;
 
 	lane->model = NULL;
 	s->stage->computed_tokens += event->life.prompt_tokens - event->life.cached_tokens;
-	if (requeue_kept(&s->stage->requeue, &s->arm->stage, &lane->cold, event->life.cached_tokens,
-			 s->now_ns))
+	if (requeue_kept(&s->stage->requeue, &s->arm->stage, &lane->cold,
+			 found > hit ? found - hit : 0, s->now_ns))
 		s->run->stage.guards++;
 	return stage_sim_release(s);
 }

@@ -33,6 +33,8 @@ void requeue_sent(struct requeue *rq, struct requeue_cold *cold, unsigned engine
 	assert(cold->state == REQUEUE_IDLE || cold->state == REQUEUE_RETURNING);
 	assert(e->cold == NULL || e->cold == cold);
 	e->cold = cold;
+	if (cold->state == REQUEUE_IDLE)
+		cold->kept_tokens = 0;
 	cold->state = REQUEUE_RUNNING;
 	cold->engine = engine;
 	cold->uncached_tokens = send->uncached_tokens;
@@ -115,6 +117,7 @@ static void close_it(struct requeue_engine *e, const struct stage_params *params
 	cold->closes++;
 	cold->owed = e->waiting;
 	cold->computed_tokens = computed(cold, now_ns);
+	cold->kept_tokens += cold->computed_tokens;
 	cold->resend_by_ns = now_ns + ns_of(params->requeue_patience * cold->step_s);
 	e->last_close_ns = now_ns;
 	e->round++;
@@ -162,9 +165,9 @@ int requeue_kept(struct requeue *rq, const struct stage_params *params,
 {
 	struct requeue_engine *e = engine_of(rq, cold->engine);
 
-	if (cold->closes == 0 || cold->computed_tokens == 0)
+	if (cold->closes == 0 || cold->kept_tokens == 0)
 		return 0;
-	if (cached_tokens >= params->requeue_kept_ratio * cold->computed_tokens) {
+	if (cached_tokens >= params->requeue_kept_ratio * cold->kept_tokens) {
 		e->lost = 0;
 		return 0;
 	}

@@ -33,6 +33,8 @@ struct requeue_cold {
 	uint32_t owed;            /* who waited when it was closed, and still does */
 	uint32_t uncached_tokens; /* when it was last sent */
 	uint32_t computed_tokens; /* of these, estimated, when it was last closed */
+	uint32_t kept_tokens;     /* by all its closed sends to this engine */
+	uint32_t reserved;
 	uint32_t step_tokens, going_tokens;
 	uint64_t sent_ns, start_ns, resend_by_ns;
 	double tokens_per_s, step_s;
@@ -93,8 +95,10 @@ enum requeue_action requeue_poll(struct requeue *rq, const struct stage_params *
 uint64_t requeue_due_ns(const struct requeue *rq, const struct stage_params *params,
 			unsigned engine);
 
-/* A request that had been closed was answered; `cached_tokens` of its last send, beyond what it had
- * cached when it was first sent. Returns 1 if the engine gets no more of this, just now. */
+/*
+ * A request that had been closed was answered; `cached_tokens` is what its last send found, less
+ * what was cached when it first came. Returns 1 if the engine gets no more of this, just now.
+ */
 int requeue_kept(struct requeue *rq, const struct stage_params *params,
 		 const struct requeue_cold *cold, uint32_t cached_tokens, uint64_t now_ns);
 
