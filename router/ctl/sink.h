@@ -13,7 +13,11 @@
 
 #include <stdint.h>
 
-enum { SINK_PATH_MAX = 1024, SINK_BUFFER = RECORD_PAYLOAD_MAX + 8192, SINK_SIZE_MIN = 128 * 1024 };
+enum {
+	SINK_PATH_MAX = 1024,
+	SINK_BUFFER = RECORD_PAYLOAD_MAX + 8192, /* of one write; the largest frame and more */
+	SINK_SIZE_MIN = 128 * 1024,              /* of a part: a head, its source, a buffer */
+};
 
 struct sink {
 	const char *path; /* "-" = stdout, which is neither bounded nor rotated */
