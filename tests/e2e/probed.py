@@ -251,6 +251,62 @@ def engines_that_come_and_go_in_the_region_are_followed(t):
     eventually(lambda: (r := record(t, "b")) and r["n"] == 1, 10, "b is counted")
 
 
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return [int(word) for word in file.read().split()]
+
+
+@case
+def a_given_cgroup_shows_the_router_in_it_and_a_router_outside_is_told_of(t):
+    if os.geteuid() != 0:
+        raise Skip("needs root, to move a process into a cgroup")
+    engine = t.engine(models=(MODEL,))
+    with own_cgroup() as cgroup:
+        process = probe(t, "--cgroup", cgroup)
+        check(any("was made and is empty" in e["msg"] for e in process.log("notice")), "it says so")
+        router = t.router(f"a={engine.url}")
+        eventually(lambda: any("outside of" in e["msg"] for e in process.log("notice")), 10,
+                   "it warns")
+        eventually(lambda: any("engine a:" in e["msg"] for e in process.log("notice")), 10,
+                   "the engine is followed")
+        stream(router.address)
+        time.sleep(0.3)
+        equal(record(t, "a")["n"], 0, "what was made outside is not seen")
+        time.sleep(3.5)  # until the router has given its idle connection up
+        for pid in (router.pid, *children(router.pid)):
+            with open(f"{cgroup}/cgroup.procs", "w", encoding="ascii") as file:
+                file.write(str(pid))
+        stream(router.address)
+        stream(engine.address)  # ours is elsewhere
+        eventually(lambda: record(t, "a")["n"] == 1, 10, "what is made inside is seen")
+        time.sleep(0.3)
+        equal(record(t, "a")["n"], 1, "first tokens")
+        router.stop()
+
+
+@case
+def a_stopped_probe_gives_way_to_the_router_and_comes_back(t):
+    engine = t.engine(models=(MODEL,))
+    process = probe(t)
+    router = t.router(f"a={engine.url}")
+
+    def source():
+        page = ask(router.admin, "GET", "/metrics").body.decode()
+        return "probe" if 'turnward_latency_source{engine="a",source="probe"} 1' in page \
+            else "router"
+    eventually(lambda: source() == "probe", 10, "the probe's is in force")
+    stream(router.address)
+    eventually(lambda: 'turnward_router_delay_seconds{engine="a",quantile="0.5"}' in
+               ask(router.admin, "GET", "/metrics").body.decode(), 10, "the delay is told")
+    process.child.send_signal(signal.SIGSTOP)
+    try:
+        eventually(lambda: source() == "router", 10, "the router's is in force")
+        equal(record(t, "a")["source"], "router", "source by status")
+    finally:
+        process.child.send_signal(signal.SIGCONT)
+    eventually(lambda: source() == "probe", 10, "the probe's is in force again")
+
+
 # ---- losses ----
 
 @case
