@@ -19,6 +19,7 @@ from harness import PATIENCE  # noqa: E402
 CHAT = "/v1/chat/completions"
 CAPS = {"bpf": 39, "net_admin": 12, "perfmon": 38}
 NOBODY = 65534
+RETX = 16  # bytes sent again: harmless, and frequent on a busy machine
 # Limits on time hold in long runs on a quiet machine; elsewhere they are ten times wider.
 WIDER = 1 if os.environ.get("TEST_LONG") else 10
 
@@ -477,7 +478,7 @@ for _io in LOOPS:
             clients = [(at, outcome) for name, at, outcome in rows if name == head]
             equal((len(stamps), len(mine)), (len(clients),) * 2, f"{head}: stamps and samples")
             for stamp, sample, (client, outcome) in zip(stamps, mine, clients):
-                equal(sample["flags"], 0, f"{head}: flags")
+                equal(sample["flags"] & ~RETX, 0, f"{head}: flags")
                 check(stamp <= sample["t_tok_ns"] <= client,
                       f"{head}: written {stamp}, probe {sample['t_tok_ns']}, client {client}")
                 router_s = outcome["first_token_s"] - outcome["sent_s"]
