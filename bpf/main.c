@@ -267,10 +267,11 @@ static void say_grants(void)
 
 /* Nothing depends on the probe: the router's own timing is there, and readers say which they have.
  */
-static int fall_back(const struct daemon *d, const char *reason)
+static int fall_back(const struct daemon *d, int err, const char *reason)
 {
 	fprintf(stderr, "turnward-probe: %s\n", reason);
-	say_grants();
+	if (err == -EPERM)
+		say_grants();
 	if (d->options.require)
 		return EXIT_KERNEL;
 	fprintf(stderr, "turnward-probe: nothing to do: latency comes from the router's own "
@@ -537,18 +538,20 @@ static void count_up(struct daemon *d)
 static int start(struct daemon *d)
 {
 	char reason[PROBE_REASON_SIZE], why[CGROUP_WHY_MAX];
-	int code = engines_given(d);
+	int code = engines_given(d), err;
 
 	if (code)
 		return code;
-	if (cgroup_open(&d->cgroup, d->options.cgroup, why) < 0) {
+	err = cgroup_open(&d->cgroup, d->options.cgroup, why);
+	if (err < 0) {
 		if (d->options.cgroup)
 			d->options.require = 1; /* asked for by name: not passed over */
-		return fall_back(d, why);
+		return fall_back(d, err, why);
 	}
 	d->options.probe.cgroup_fd = d->cgroup.fd;
-	if (probe_open(&d->probe, &d->options.probe, reason) < 0)
-		return fall_back(d, reason);
+	err = probe_open(&d->probe, &d->options.probe, reason);
+	if (err < 0)
+		return fall_back(d, err, reason);
 	code = region_given(d);
 	if (code)
 		return code;

@@ -123,6 +123,8 @@ def without_capabilities_it_says_what_is_missing_and_how_to_grant_it(t):
             "--bounding-set=-all", reachable(t, "turnward-probe"), "--region", t.region,
             "--engine", "a=http://127.0.0.1:9")
     done = t.run(*drop, code=0)
+    if "built without" in done.err:
+        raise Skip("this build has no BPF")
     for name in CAPS:
         contains(done.err, f"CAP_{name.upper()} is missing", "the reason")
     contains(done.err, "setcap cap_bpf,cap_net_admin,cap_perfmon=ep", "the grant")
