@@ -38,11 +38,10 @@ struct engine *engine_by_name(struct worker *w, const char *name)
 
 static struct engine *add(struct worker *w, const struct addr_engine *at)
 {
-	struct engine *e = &w->engines[w->engines_nr];
+	struct engine *e = &w->engines[w->engines_nr]; /* zero since the start, never given back */
 
 	if (w->engines_nr == STATE_ENGINES_MAX)
 		return NULL;
-	memset(e, 0, sizeof(*e));
 	e->index = w->engines_nr++;
 	e->region_index = -1;
 	e->at = *at;
