@@ -72,7 +72,9 @@ struct sim_request {
 	uint32_t pulled_tokens;
 	uint32_t expected_tokens; /* to be found cached */
 	double pull_s, predicted_raw_s, prefill_s;
-	uint64_t submit_ns; /* when its next part reaches the engine; 0 = none is on its way */
+	struct session before; /* its session as it was when this was sent, */
+	int stayed;            /* and 1 if it goes on there, at home */
+	uint64_t submit_ns;    /* when its next part reaches the engine; 0 = none is on its way */
 	struct policy_choice *held; /* decided and held, not yet committed */
 	uint64_t held_tokens;       /* uncached, as the ledger counts it */
 	uint64_t draw[2];           /* the decision's, for its re-check */
@@ -107,6 +109,7 @@ struct sim {
 	void *prefix_memory;
 	uint64_t random, cursor;
 	struct view_budget moves;
+	struct view_answers answers;
 	struct sim_sent *sent;
 	size_t sents, sents_old, sents_room;
 	uint32_t faults[2]; /* so far, of each kind */

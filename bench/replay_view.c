@@ -181,6 +181,7 @@ static void hits(struct sim *s, uint32_t index, uint32_t *ret_hit)
 	struct replay_request *result = &s->run->request[index];
 	uint32_t blocks[STATE_ENGINES_MAX] = { 0 };
 	struct view_prompt prompt = {
+		.answer_lost = s->answers.lost,
 		.chain = r->chain,
 		.chain_nr = r->chain_nr,
 		.prompt_tokens = turn->prompt_tokens,
@@ -364,6 +365,9 @@ static int commit(struct sim *s, uint32_t index, const struct policy_request *re
 				request->prompt_tokens, uncached);
 	r->prefill_s = r->ticket.prefill_s;
 	r->ticket.prefill_s += r->pull_s;
+	r->before = s->session[s->workload->turn[index].session];
+	r->stayed =
+		request->home == choice->engine && view_goes_on(&r->before, r->chain, r->chain_nr);
 	note_session(s, index);
 	return note_sent(s, (uint32_t)choice->engine, r->prefill_s);
 }
@@ -506,6 +510,10 @@ void sim_view_finished(struct sim *s, const struct workload_turn *turn, const st
 					 .cached_tokens = life->cached_tokens };
 
 	sim_view_computed(s, r->ticket.engine, life);
+	/* Pieces find one another, and say nothing of the answer before. */
+	if (r->stayed && sim_lane(s, (uint32_t)(turn - s->workload->turn))->way == STAGE_WHOLE)
+		view_answers_learn(&s->answers, &r->before, turn->prompt_tokens,
+				   life->cached_tokens);
 	session_answered(&s->session[turn->session], &result,
 			 (struct session_time){ .ns = s->now_ns });
 }

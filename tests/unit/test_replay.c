@@ -742,6 +742,41 @@ static void a_held_request_is_decided_again_when_it_leaves(void **state)
 	assert_true(ttft_s(0) > 1 + model_s(0, 5000) - 1e-6);
 }
 
+/* Like next_turn(), but its client does not send the last answer back. */
+static void turn_without_answer(double think_s, uint64_t key, uint32_t more, uint32_t output)
+{
+	struct workload_turn before = w.turn[w.turns - 1];
+	struct workload_turn t = { .at_s = -1,
+				   .think_s = think_s,
+				   .session = before.session,
+				   .turn = before.turn + 1,
+				   .prompt_tokens = before.prompt_tokens + more,
+				   .output_tokens = output,
+				   .segment = (uint32_t)w.segments };
+
+	t.answer = (struct workload_segment){ key + 1, 0, output };
+	assert_int_equal(workload_repeat(&w, &before, before.prompt_tokens), 0);
+	assert_int_equal(workload_add_segment(&w, (struct workload_segment){ key, 0, more }), 0);
+	assert_int_equal(workload_add_turn(&w, &t), 0);
+}
+
+/* The answer that home is first thought to hold is not asked for; the third turn expects none. */
+static void answers_that_do_not_come_back_are_expected_once(void **state)
+{
+	(void)state;
+	lone_turn(0, 100, 5000, 1000);
+	turn_without_answer(5, 200, 1100, 1000);
+	turn_without_answer(5, 300, 1100, 1000);
+
+	play("eft+engines=1+measured=0+calibration_max=1");
+
+	double second_s = run.request[1].predicted_ttft_s,
+	       third_s = run.request[2].predicted_ttft_s;
+
+	assert_true(second_s < 100 / 4000.0 * 2 + 0.1);
+	assert_true(third_s > second_s + 1000 / 4000.0 / 2);
+}
+
 int main(void)
 {
 #define CLAIM(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -780,6 +815,7 @@ int main(void)
 		CLAIM(an_arms_text_says_all_of_it),
 		CLAIM(every_preset_can_be_parsed),
 		CLAIM(a_held_request_is_decided_again_when_it_leaves),
+		CLAIM(answers_that_do_not_come_back_are_expected_once),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
