@@ -14,6 +14,16 @@ def replay(t, *args, code=0):
     return t.run("turnward-bench", "replay", *args, "--json", "-", code=code, seconds=60)
 
 
+def older(program):
+    """Whether the program was built before a source that decides what it computes was changed."""
+    made = os.stat(program).st_mtime
+    return any(os.stat(os.path.join(folder, name)).st_mtime > made
+               for top in ("bench", "router/policy", "router/ledger", "router/view", "router/stage",
+                           "router/prefix", "router/session", "router/admit")
+               for folder, _, names in os.walk(os.path.join(ROOT, top))
+               for name in names if name.endswith((".c", ".h")))
+
+
 @case
 def equal_seeds_give_equal_bytes(t):
     first = replay(t, *SMALL, "--arms", "linear,eft,dynamo")
@@ -21,6 +31,25 @@ def equal_seeds_give_equal_bytes(t):
     other = replay(t, *SMALL, "--arms", "linear,eft,dynamo", "--seed", "7")
     equal(first.out, again.out, "two runs")
     check(first.out != other.out, "another seed gives the same figures")
+
+
+@case
+def another_compilers_build_gives_the_same_figures(t):
+    """Of every kind of arm; tests/run builds with clang beside gcc."""
+    kinds = ("--arms", "linear,A+B-ttft,eft,eft-priced+pull,oracle,oracle-social,eft-staged,"
+             "eft-requeue,llumnix,eft-no-agents,eft+restart_every=20+stall=5+slow=2,"
+             "eft+profile=a3b:q14b")
+    mine, tried = json.loads(replay(t, *SMALL, *kinds).out)["arms"], 0
+    for name in ("build", "build-clang"):
+        other = os.path.join(ROOT, name, "bench", "turnward-bench")
+        if not os.path.exists(other) or os.path.samefile(other, os.path.join(
+                BUILD, "bench", "turnward-bench")) or older(other):
+            continue
+        done = t.run(other, "replay", *SMALL, *kinds, "--json", "-", code=0, seconds=120)
+        equal(json.loads(done.out)["arms"], mine, f"arms of {name}")
+        tried += 1
+    if not tried:
+        raise Skip("no other compiler's build of these sources lies beside this one")
 
 
 @case
