@@ -512,19 +512,18 @@ static void every_request_survives_faults(void **state)
 		"eft-both+restart_every=17+stall=15+stall_every=20+rescue=1",
 		"eft-staged+hold=0.3+restart_every=9+restart_down=12+engines=2",
 	};
+	uint64_t lost = 0;
 
 	(void)state;
-	make_design(60);
+	make_design(40);
 	for (size_t i = 0; i < sizeof(arms) / sizeof(arms[0]); i++) {
-		uint64_t lost = 0;
-
 		replay_arm_init(&arm);
 		play(arms[i]); /* conservation is asserted at the end of every play */
 		for (size_t k = 0; k < run.requests; k++)
 			lost += run.request[k].lost;
-		assert_true(lost > 0 || i == 2);
 		replay_run_free(&run);
 	}
+	assert_true(lost > 50);
 }
 
 static void agents_that_say_nothing_of_memory_hide_it(void **state)
@@ -573,7 +572,7 @@ static void the_same_seed_gives_the_same_bytes(void **state)
 					    "power-of-two+profile=a3b:q32f8" };
 
 	(void)state;
-	make_design(90);
+	make_design(50);
 	for (size_t i = 0; i < sizeof(arms) / sizeof(arms[0]); i++) {
 		struct replay_run first;
 
