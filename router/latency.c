@@ -167,21 +167,49 @@ static const double seconds[] = { 1e-5, 1e-4, 5e-4, 1e-3, 5e-3, 0.01, 0.05, 0.1,
 
 #define COUNT(list) ((int)(sizeof(list) / sizeof((list)[0])))
 
-static void value(FILE *out, const char *name, const struct engine *e, const char *source, double v)
+/* A moment becomes an age, and a name says its unit as the page's other names do. */
+static void field_name(const char *field, char *ret_name, size_t size)
 {
+	size_t n = strlen(field);
+
+	if (n > 9 && strcmp(field + n - 9, "_start_ns") == 0)
+		snprintf(ret_name, size, "latency_%.*s_seconds", (int)(n - 9), field);
+	else if (strcmp(field, "updated_ns") == 0)
+		snprintf(ret_name, size, "latency_age_seconds");
+	else if (n > 2 && strcmp(field + n - 2, "_s") == 0)
+		snprintf(ret_name, size, "latency_%.*s_seconds", (int)(n - 2), field);
+	else
+		snprintf(ret_name, size, "latency_%s", field);
+}
+
+static void value(const struct worker *w, FILE *out, const char *field, const struct engine *e,
+		  const char *source, double v)
+{
+	char name[80];
+
+	field_name(field, name, sizeof(name));
+	if (strstr(field, "_ns") && v > 0)
+		v = since_s(w, (uint64_t)v);
 	fprintf(out, "turnward_%s{engine=\"%s\",source=\"%s\"} %.17g\n", name, e->at.name, source,
 		v);
 }
 
+static void field_head(FILE *out, const char *field, const char *meaning)
+{
+	char name[80];
+
+	field_name(field, name, sizeof(name));
+	metrics_head(out, name, strstr(field, "_total") ? "counter" : "gauge", meaning);
+}
+
 static void records(struct worker *w, FILE *out)
 {
-#define FIELD(field, type, meaning)                                                        \
-	metrics_head(out, "latency_" #field, "gauge", meaning);                            \
-	for (const struct engine *e = w->engines; e < w->engines + w->engines_nr; e++) {   \
-		value(out, "latency_" #field, e, "router", (double)e->latency.mine.field); \
-		if (e->latency.from_probe)                                                 \
-			value(out, "latency_" #field, e, "probe",                          \
-			      (double)e->latency.probed.field);                            \
+#define FIELD(field, type, meaning)                                                         \
+	field_head(out, #field, meaning);                                                   \
+	for (const struct engine *e = w->engines; e < w->engines + w->engines_nr; e++) {    \
+		value(w, out, #field, e, "router", (double)e->latency.mine.field);          \
+		if (e->latency.from_probe)                                                  \
+			value(w, out, #field, e, "probe", (double)e->latency.probed.field); \
 	}
 	LATENCY_FIELDS(FIELD)
 #undef FIELD

@@ -58,8 +58,8 @@ static void print(const struct status *s)
 	if (s->router_present)
 		print_policies(s);
 	printf("\n");
-	printf("%-16s %-8s %8s %9s %9s %9s %9s %9s %8s\n", "engine", "health", "age ms", "running",
-	       "waiting", "kv used", "in flight", "pending", "ttft p90");
+	printf("%-16s %-8s %8s %9s %9s %9s %9s %9s %8s %6s\n", "engine", "health", "age ms",
+	       "running", "waiting", "kv used", "in flight", "pending", "ttft p90", "by");
 	for (uint32_t i = 0; i < s->engines_nr; i++) {
 		const struct status_engine *e = &s->engines[i];
 		const char *health = !e->agent_present     ? "no agent"
@@ -82,9 +82,9 @@ static void print(const struct status *s)
 		else
 			printf(" %9s %9s", "-", "-");
 		if (e->have_timing && e->timing.n)
-			printf(" %8.3f", e->timing.ttft_p90_s);
+			printf(" %8.3f %6s", e->timing.ttft_p90_s, e->timing_source);
 		else
-			printf(" %8s", "-");
+			printf(" %8s %6s", "-", "-");
 		printf("%s\n", e->drain ? "  drained" : "");
 	}
 }
