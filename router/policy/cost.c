@@ -25,8 +25,9 @@ double policy_cost_decode_iteration_s(const struct policy_params *params,
 /*
  * A measured throughput is a mean over the prompts that an engine happened to get: half as long,
  * they look half as fast again. Believed to the letter, that sends the next long prompt to the
- * engine that had short ones, whatever decodes there. So engines near the median one are taken to
- * be equally fast, and only those beyond the band for what they measure.
+ * engine that had short ones, whatever decodes there, and an engine left with the ends of long
+ * conversations alone looks slow, gets nothing else and stays so. So engines near the median one
+ * are taken to be equally fast, and only those beyond the band for what they measure.
  */
 static double token_s_of(const struct decision *d, unsigned i)
 {

@@ -143,7 +143,7 @@ enum policy_unit { POLICY_PLAIN, POLICY_TIME, POLICY_RATE };
 	  "cost per second that a record is older than it should be")                              \
 	X(probe_tokens, 2048, 0, 1e9, POLICY_PLAIN, "tokens",                                      \
 	  "longest uncached part of a request that may probe an engine")                           \
-	X(measured_band, 0.5, 0, 10, POLICY_PLAIN, "ratio",                                        \
+	X(measured_band, 1, 0, 10, POLICY_PLAIN, "ratio",                                          \
 	  "engines whose measured throughput is this close to the median one's are equally fast")  \
 	X(calibration_band, 0.3, 0, 10, POLICY_PLAIN, "ratio",                                     \
 	  "deviation from the median engine that calibration ignores")                             \
