@@ -412,6 +412,7 @@ def a_wait_that_passes_the_router_by_moves_a_session_in_time(t):
             break
         check(before - begun < 1 + 0.3 * WIDER + 0.05, "it stayed beyond the limit")
     equal(told["reason"], "forced", "reason")
+    print(f"# moved by a decision {before - begun:.3f} s after the wait's start")
     check(time.monotonic() - begun > 1, "it left before the limit")
     wire.close()
     held.close()

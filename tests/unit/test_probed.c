@@ -1,12 +1,18 @@
 /* What the probe's daemon makes of the kernel's records, whole or with holes. */
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "bpf/cgroup.h"
 #include "bpf/collect.h"
 #include "bpf/lease.h"
+#include "bpf/sockets.h"
+#include "bpf/targets.h"
 #include "tests/lib/unit.h"
 
 #define S  1000000000ull
@@ -285,6 +291,15 @@ static void a_sample_is_one_line_of_json(void **state)
 	assert_non_null(strstr(line, "\"client_port\":40000,\"status\":200,\"flags\":16,"));
 }
 
+static void empty(const char *dir)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/latency", dir);
+	unlink(path);
+	rmdir(dir);
+}
+
 static void the_second_probe_publishes_when_the_first_has_ended(void **state)
 {
 	static struct lease first, second;
@@ -314,11 +329,119 @@ static void the_second_probe_publishes_when_the_first_has_ended(void **state)
 	assert_int_equal(lease_keep(&second, 12 * S), LEASE_TAKEN);
 	latency_file_drop(&reader);
 	lease_close(&second);
-	char path[128];
+	empty(dir);
+}
 
-	snprintf(path, sizeof(path), "%s/latency", dir);
+static void a_region_that_was_removed_is_made_again(void **state)
+{
+	static struct lease lease;
+	char dir[] = "/tmp/turnward-unit-XXXXXX";
+
+	assert_non_null(mkdtemp(dir));
+	assert_int_equal(lease_open(&lease, dir), 0);
+	assert_int_equal(lease_keep(&lease, 10 * S), LEASE_TAKEN);
+	empty(dir);
+
+	assert_int_equal(lease_keep(&lease, 12 * S), LEASE_LOST);
+	lease_publish(&lease, records, 1); /* nowhere, and no harm */
+	assert_int_equal(lease_keep(&lease, 13 * S), LEASE_TAKEN);
+	assert_int_equal(access(dir, R_OK), 0);
+	lease_close(&lease);
+	empty(dir);
+}
+
+/* ---- engines, sockets, cgroups ---- */
+
+static void an_engine_keeps_its_index_and_its_addresses_are_looked_up(void **state)
+{
+	static struct targets targets;
+	static struct probe_address list[PROBE_ADDRESSES_MAX];
+	char why[TARGET_WHY_MAX];
+
+	memset(&targets, 0, sizeof(targets));
+	assert_int_equal(targets_add(&targets, "a=http://127.0.0.1:8000", 1, why), 0);
+	assert_int_equal(targets_add(&targets, "b=http://[::1]:8001", 1, why), 0);
+	assert_int_equal(targets_add(&targets, "c=unix:/run/c", 1, why), 0);
+	assert_int_equal(targets_add(&targets, "d=https://127.0.0.1:1", 1, why), -EINVAL);
+	assert_int_equal(targets.renamed, 7);
+	assert_int_equal(targets_addresses(&targets, list, PROBE_ADDRESSES_MAX), 2);
+	assert_int_equal(list[1].engine, 1);
+	assert_int_equal(list[1].address.ss_family, AF_INET6);
+	assert_int_equal(((struct sockaddr_in6 *)&list[1].address)->sin6_port, htons(8001));
+	assert_non_null(strstr(targets.target[2].why, "Unix socket"));
+	targets.renamed = targets.changed = 0;
+	assert_int_equal(targets_add(&targets, "a=http://127.0.0.1:9000", 2, why), 0);
+	assert_int_equal(targets.nr, 3);
+	assert_int_equal(targets.renamed, 0); /* the same engine elsewhere: its window goes on */
+	assert_int_equal(targets.changed, 1);
+}
+
+static void agents_engines_come_and_go(void **state)
+{
+	static struct targets targets;
+	char dir[] = "/tmp/turnward-unit-XXXXXX", error[REGION_ERROR_MAX], path[128];
+	struct engine_info info = { .url = "http://127.0.0.1:8000" };
+	struct engine_file agent;
+	struct region region;
+
+	memset(&targets, 0, sizeof(targets));
+	assert_non_null(mkdtemp(dir));
+	assert_int_equal(region_open(&region, dir, 1, error), 0);
+	assert_int_equal(engine_file_hold(&agent, &region, "gpu0", error), 0);
+	engine_file_publish_info(&agent, &info);
+	targets_follow(&targets, &region, 1);
+	assert_string_equal(targets.target[0].name, "gpu0");
+	assert_int_equal(targets.target[0].addresses_nr, 1);
+	targets.changed = 0;
+	targets_follow(&targets, &region, 2);
+	assert_int_equal(targets.changed, 0);
+	engine_file_drop(&agent);
+	snprintf(path, sizeof(path), "%s/engine.gpu0", dir);
 	unlink(path);
+	targets_follow(&targets, &region, 3);
+	assert_int_equal(targets.changed, 1);
+	assert_string_equal(targets.target[0].name, "");
+	region_close(&region);
 	rmdir(dir);
+}
+
+static void a_socket_is_known_by_its_cookie_and_tells_that_it_waits(void **state)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET,
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof(at), cookie_len = sizeof(uint64_t);
+	int listener = socket(AF_INET, SOCK_STREAM, 0), mine = socket(AF_INET, SOCK_STREAM, 0);
+	const struct socket_seen *seen;
+	struct sockets sockets;
+	uint64_t cookie = 0;
+	int peer;
+
+	assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof(at)), 0);
+	assert_int_equal(listen(listener, 1), 0);
+	assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &len), 0);
+	assert_int_equal(connect(mine, (struct sockaddr *)&at, len), 0);
+	peer = accept(listener, NULL, NULL);
+	assert_int_equal(getsockopt(mine, SOL_SOCKET, SO_COOKIE, &cookie, &cookie_len), 0);
+	assert_int_equal(write(mine, "x", 1), 1);
+	if (sockets_read(&sockets) < 0)
+		test_skip("the kernel has no sock_diag");
+	seen = sockets_find(&sockets, cookie);
+	assert_non_null(seen);
+	assert_true(seen->received_ms >= seen->sent_ms); /* asked, not answered */
+	assert_null(sockets_find(&sockets, cookie ^ 1ull << 60));
+	sockets_free(&sockets);
+	close(peer);
+	close(mine);
+	close(listener);
+}
+
+static void a_cgroup_contains_itself_and_what_is_below(void **state)
+{
+	assert_true(cgroup_contains("/", "/a/b"));
+	assert_true(cgroup_contains("/a", "/a"));
+	assert_true(cgroup_contains("/a/", "/a/b"));
+	assert_false(cgroup_contains("/a", "/ab"));
+	assert_false(cgroup_contains("/a/b", "/a"));
 }
 
 int main(void)
@@ -340,6 +463,11 @@ int main(void)
 		SET_UP(the_table_agrees_with_a_list_of_what_is_open),
 		SET_UP(a_sample_is_one_line_of_json),
 		SET_UP(the_second_probe_publishes_when_the_first_has_ended),
+		SET_UP(a_region_that_was_removed_is_made_again),
+		SET_UP(an_engine_keeps_its_index_and_its_addresses_are_looked_up),
+		SET_UP(agents_engines_come_and_go),
+		SET_UP(a_socket_is_known_by_its_cookie_and_tells_that_it_waits),
+		SET_UP(a_cgroup_contains_itself_and_what_is_below),
 	};
 
 	return cmocka_run_group_tests_name("probed", tests, NULL, NULL);
