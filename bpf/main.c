@@ -107,6 +107,7 @@ struct daemon {
 	struct targets targets;
 	struct collect collect;
 	struct lease lease;
+	char lease_said[REGION_ERROR_MAX];
 	struct samples samples;
 	struct latency_record records[STATE_ENGINES_MAX];
 	struct probe_counters counters;
@@ -411,6 +412,11 @@ static void keep_lease(struct daemon *d)
 	};
 	enum lease_news n = lease_keep(&d->lease, d->now_ns);
 
+	/* What fails is tried four times a second, and told once. */
+	if (n == LEASE_FAILED && strcmp(d->lease.error, d->lease_said) == 0)
+		return;
+	if (n != LEASE_NONE)
+		snprintf(d->lease_said, sizeof(d->lease_said), "%s", d->lease.error);
 	if (n != LEASE_NONE)
 		log_say(news[n].level, "%s%s%s", news[n].text, d->lease.error[0] ? ": " : "",
 			d->lease.error);
@@ -432,11 +438,13 @@ static void tick(struct daemon *d)
 
 /* ---- the life of a probe ---- */
 
-static void turn(struct daemon *d)
+/* 0, or -errno when the ring is lost. */
+static int turn(struct daemon *d)
 {
+	int drained;
+
 	d->now_ns = clock_ns();
-	if (probe_drain(d->probe, take_record, d) < 0)
-		log_say(LOG_ERROR, "the ring cannot be read");
+	drained = probe_drain(d->probe, take_record, d);
 	if (d->options.samples && samples_flush(&d->samples) < 0)
 		log_say(LOG_ERROR, "%s: %s", d->options.samples, strerror(errno));
 	keep_lease(d);
@@ -450,6 +458,7 @@ static void turn(struct daemon *d)
 			   d->options.window_ns);
 	}
 	log_flush();
+	return drained < 0 ? drained : 0;
 }
 
 static void rest(const struct daemon *d)
@@ -562,13 +571,15 @@ static int start(struct daemon *d)
 	}
 	collect_init(&d->collect);
 	describe(d);
-	while (!stopping) {
-		turn(d);
+	while (err == 0 && !stopping) {
+		err = turn(d);
 		rest(d);
 	}
 	turn(d); /* what is in the ring still */
 	count_up(d);
-	return EXIT_GOOD;
+	if (err < 0)
+		log_say(LOG_ERROR, "the ring cannot be read: %s", strerror(-err));
+	return err < 0 ? EXIT_RUNTIME : EXIT_GOOD;
 }
 
 int main(int argc, char **argv)
