@@ -14,12 +14,12 @@
 #include "bpf/scan.h"
 
 enum {
-	FLOW_BODY_SCAN = 1024,        /* of a request's body, at its start and at its end */
+	FLOW_BODY_SCAN = 512,         /* of a request's body, at its start and at its end */
 	FLOW_EVENTS_SCAN = 64 * 1024, /* of an answer, until its token */
 #ifdef PROBE_BOUNDED
-	FLOW_BLOCKS = 1,
+	FLOW_BLOCKS = 16,
 #else
-	FLOW_BLOCKS = 128, /* of a segment: 8 KiB */
+	FLOW_BLOCKS = 512, /* of a segment; a chunk takes two at least */
 #endif
 };
 
@@ -132,7 +132,7 @@ SCAN_INLINE __u64 flow_block_load(struct flow_reader *reader, const struct flow_
 	}
 
 FLOW_BLOCK_FUNCTION(flow_request_block, scan_request, out_window, sent, FOUND_END)
-FLOW_BLOCK_FUNCTION(flow_request_body_block, scan_request, out_window, sent, 0)
+FLOW_BLOCK_FUNCTION(flow_request_body_block, scan_body, out_window, sent, 0)
 FLOW_BLOCK_FUNCTION(flow_answer_block, scan_answer, in_window, answered, FOUND_END)
 FLOW_BLOCK_FUNCTION(flow_events_block, scan_events, in_window, events, FOUND_TOKEN)
 
@@ -398,9 +398,14 @@ SCAN_INLINE int flow_chunks_end(struct flow *flow, struct flow_reader *reader)
 	SCAN_CLAMP(n, sizeof(tail));
 	if (!n || flow_load(reader, flow->in.offset + flow->in.length - n, tail, n))
 		return 0;
-	for (__u32 i = 0; i < sizeof(tail); i++)
-		if (i < n)
-			flow->tail = flow->tail << 8 | tail[i];
+	if (n == sizeof(tail)) {
+		flow->tail = (__u64)tail[1] << 48 | (__u64)tail[2] << 40 | (__u64)tail[3] << 32 |
+			     (__u64)tail[4] << 24 | tail[5] << 16 | tail[6] << 8 | tail[7];
+	} else {
+		for (__u32 i = 0; i < sizeof(tail); i++)
+			if (i < n)
+				flow->tail = flow->tail << 8 | tail[i];
+	}
 	return (flow->tail & 0x00ffffffffffffff) == 0x0d0a300d0a0d0a; /* "\r\n0\r\n\r\n" */
 }
 

@@ -79,6 +79,7 @@
 	X(REQUEST_HEAD, "\npost /inference/", GENERATION, REQUEST_HEAD)                    \
 	X(REQUEST_HEAD, "\nx-turnward-internal:", INTERNAL, REQUEST_HEAD)                  \
 	X(REQUEST_HEAD, "\naccept:" BLANKS "text/event-stream\r", STREAM, REQUEST_HEAD)    \
+	X(REQUEST_HEAD, "\nx-turnward-stream:" BLANKS "1", STREAM, REQUEST_HEAD)           \
 	X(REQUEST_HEAD, "\ncontent-length:" BLANKS ONE_DIGIT DIGITS, LENGTH, REQUEST_HEAD) \
 	X(REQUEST_HEAD, "\ntransfer-encoding:" TEXT "chunked", CHUNKED, REQUEST_HEAD)      \
 	X(REQUEST_HEAD, "\n\r\n", END, REQUEST_BODY)                                       \

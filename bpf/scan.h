@@ -25,9 +25,9 @@
 
 /* Bytes that are stepped over at once. */
 #ifdef PROBE_BOUNDED
-enum { SCAN_BLOCK = 1024 };
+enum { SCAN_BLOCK = 256 };
 #else
-enum { SCAN_BLOCK = 64 };
+enum { SCAN_BLOCK = 128 };
 #endif
 
 /* A head, or a request's body. Zero but for `state` at its start. */
@@ -61,19 +61,6 @@ SCAN_INLINE __u64 scan_mask(__u64 found, __u64 bit)
 	return mask;
 }
 
-SCAN_INLINE __u64 scan_mask_nonzero(__u32 value)
-{
-	__u64 mask = (__u64)0 - value; /* its upper half: all ones unless the value is 0 */
-
-	SCAN_HIDE(mask);
-	return (__s64)mask >> 32;
-}
-
-SCAN_INLINE __u64 scan_mix(__u64 mask, __u64 yes, __u64 no)
-{
-	return (yes & mask) | (no & ~mask);
-}
-
 /* What is in memory is read again: so that it comes from there, unknown. */
 #define SCAN_FORGET() __asm__ volatile("" ::: "memory")
 
@@ -94,84 +81,169 @@ SCAN_INLINE __u64 scan_mix(__u64 mask, __u64 yes, __u64 no)
  * Each goes over min(n, SCAN_BLOCK) bytes, or up to and including the one that ends a head or
  * brings the token; returns how many that were.
  */
-#define SCAN_HEAD_FUNCTION(name, table)                                                      \
-	SCAN_INLINE __u32 name(struct scan_head *scan, const __u8 *bytes, __u64 n)           \
-	{                                                                                    \
-		__u64 state = scan->state, found = scan->found, status = scan->status, mask; \
-		__u64 length = scan->length;                                                 \
-		__u32 i;                                                                     \
-		for (i = 0; i < SCAN_BLOCK; i++) {                                           \
-			if (i >= n)                                                          \
-				break;                                                       \
-			__u64 byte = bytes[i], digit = (byte - '0') & 15, now;               \
-			state = SCAN_NEXT(table, state, byte);                               \
-			now = table##_found[state & (SCAN_STATES - 1)];                      \
-			found |= now;                                                        \
-			length += scan_mask(now, FOUND_LENGTH) & (length * 9 + digit);       \
-			status += scan_mask(now, FOUND_STATUS) & (status * 9 + digit);       \
-			mask = scan_mask(now, FOUND_END);                                    \
-			n &= ~mask;                                                          \
-		}                                                                            \
-		scan->state = state;                                                         \
-		scan->found = found;                                                         \
-		scan->status = status;                                                       \
-		scan->length = length;                                                       \
-		return i;                                                                    \
+#define SCAN_HEAD_FUNCTION(name, table, has_status)                                            \
+	SCAN_INLINE __u32 name(struct scan_head *scan, const __u8 *bytes, __u64 n)             \
+	{                                                                                      \
+		__u64 state = scan->state, found = scan->found, status = scan->status, mask;   \
+		__u64 length = scan->length;                                                   \
+		__u32 i;                                                                       \
+		for (i = 0; i < SCAN_BLOCK; i++) {                                             \
+			if (i >= n)                                                            \
+				break;                                                         \
+			__u64 byte = bytes[i], digit = (byte - '0') & 15, now;                 \
+			state = SCAN_NEXT(table, state, byte);                                 \
+			now = table##_found[state & (SCAN_STATES - 1)];                        \
+			found |= now;                                                          \
+			length += scan_mask(now, FOUND_LENGTH) & (length * 9 + digit);         \
+			if (has_status)                                                        \
+				status += scan_mask(now, FOUND_STATUS) & (status * 9 + digit); \
+			mask = scan_mask(now, FOUND_END);                                      \
+			n &= ~mask;                                                            \
+		}                                                                              \
+		scan->state = state;                                                           \
+		scan->found = found;                                                           \
+		scan->status = status;                                                         \
+		scan->length = length;                                                         \
+		return i;                                                                      \
 	}
 
-SCAN_HEAD_FUNCTION(scan_request, request)
-SCAN_HEAD_FUNCTION(scan_answer, answer)
+SCAN_HEAD_FUNCTION(scan_request, request, 0)
+SCAN_HEAD_FUNCTION(scan_answer, answer, 1)
+
+/* The same for a request's body, which has no numbers and no end of its own. */
+SCAN_INLINE __u32 scan_body(struct scan_head *scan, const __u8 *bytes, __u64 n)
+{
+	__u64 state = scan->state, found = scan->found;
+	__u32 i;
+
+	for (i = 0; i < SCAN_BLOCK; i++) {
+		if (i >= n)
+			break;
+		state = SCAN_NEXT(request, state, (__u64)bytes[i]);
+		found |= request_found[state & (SCAN_STATES - 1)];
+	}
+	scan->state = state;
+	scan->found = found;
+	return i;
+}
 
 /*
  * The bytes around a chunk's data. SIZE awaits a size's line; DATA is where data begin and where,
  * they being over, the line's end before the next size is awaited.
  */
-enum { FRAME_SIZE, FRAME_DIGITS, FRAME_EXTENSION, FRAME_CR, FRAME_DATA, FRAME_NEXT, FRAMES = 8 };
+enum {
+	FRAME_SIZE = 0,
+	FRAME_DIGITS = 1, /* this and DATA can be told by their bits */
+	FRAME_EXTENSION = 2,
+	FRAME_DATA = 4,
+	FRAME_NEXT = 8,
+	FRAME_CR = 10,
+	FRAMES = 16,
+};
 
 /* On which kind of byte (other, hexadecimal digit, CR, LF) comes what. */
 SCAN_TABLE __u8 frame_next[FRAMES * BYTE_KINDS] = {
-	/* SIZE */ FRAME_SIZE,           FRAME_DIGITS,    FRAME_SIZE, FRAME_SIZE,
-	/* DIGITS */ FRAME_EXTENSION,    FRAME_DIGITS,    FRAME_CR,   FRAME_DATA,
-	/* EXTENSION */ FRAME_EXTENSION, FRAME_EXTENSION, FRAME_CR,   FRAME_DATA,
-	/* CR */ FRAME_EXTENSION,        FRAME_EXTENSION, FRAME_CR,   FRAME_DATA,
-	/* DATA */ FRAME_SIZE,           FRAME_SIZE,      FRAME_NEXT, FRAME_SIZE,
-	/* NEXT */ FRAME_SIZE,           FRAME_SIZE,      FRAME_NEXT, FRAME_SIZE,
+	/* SIZE */ FRAME_SIZE,
+	FRAME_DIGITS,
+	FRAME_SIZE,
+	FRAME_SIZE,
+	/* DIGITS */ FRAME_EXTENSION,
+	FRAME_DIGITS,
+	FRAME_CR,
+	FRAME_DATA,
+	/* EXTENSION */ FRAME_EXTENSION,
+	FRAME_EXTENSION,
+	FRAME_CR,
+	FRAME_DATA,
+	0,
+	0,
+	0,
+	0,
+	/* DATA */ FRAME_SIZE,
+	FRAME_SIZE,
+	FRAME_NEXT,
+	FRAME_SIZE,
+	0,
+	0,
+	0,
+	0,
+	0,
+	0,
+	0,
+	0,
+	0,
+	0,
+	0,
+	0,
+	/* NEXT */ FRAME_SIZE,
+	FRAME_SIZE,
+	FRAME_NEXT,
+	FRAME_SIZE,
+	0,
+	0,
+	0,
+	0,
+	/* CR */ FRAME_EXTENSION,
+	FRAME_EXTENSION,
+	FRAME_CR,
+	FRAME_DATA,
 };
 
-SCAN_INLINE __u32 scan_events(struct scan_events *scan, const __u8 *bytes, __u64 n)
+/* The framing up to the first byte of the next chunk's data, or to the end of the last chunk. */
+SCAN_INLINE __u32 scan_frame(struct scan_events *scan, const __u8 *bytes, __u64 n)
 {
-	__u64 state = scan->state, found = scan->found, frame = scan->frame;
-	__u64 size = scan->size;
-	__u32 left = scan->left, raw = scan->raw, i;
+	__u64 frame = scan->frame, size = scan->size;
+	__u32 i;
 
 	for (i = 0; i < SCAN_BLOCK; i++) {
 		if (i >= n)
 			break;
-		__u64 byte = bytes[i], inside = scan_mask_nonzero(left | raw), token;
+		__u64 byte = frame_byte[bytes[i]], digit;
 
-		state = scan_mix(inside, SCAN_NEXT(events, state, byte), state);
-		token = events_found[state & (SCAN_STATES - 1)] & inside;
-		found |= token;
-		n &= ~scan_mask(token, FOUND_TOKEN);
-		left -= inside & 1;
-
-		__u64 kind = frame_byte[byte & 255];
-		__u64 next = frame_next[((frame * BYTE_KINDS) | (kind >> 4 & 3)) &
-					(FRAMES * BYTE_KINDS - 1)];
-		__u64 digit = ~inside & ~scan_mask_nonzero(next ^ FRAME_DIGITS);
-		__u64 whole = ~inside & ~scan_mask_nonzero(next ^ FRAME_DATA);
-
-		frame = scan_mix(inside, frame, next);
-		size = scan_mix(digit, size * 16 + (kind & 15), size);
-		left = scan_mix(whole, size, left);
-		size &= ~whole;
+		frame = frame_next[((frame * BYTE_KINDS) | (byte >> 4 & (BYTE_KINDS - 1))) &
+				   (FRAMES * BYTE_KINDS - 1)];
+		digit = scan_mask(frame, FRAME_DIGITS);
+		size = ((size * 16 + (byte & 15)) & digit) | (size & ~digit);
+		n &= ~scan_mask(frame, FRAME_DATA);
 	}
-	scan->state = state;
-	scan->found = found;
 	scan->frame = frame;
 	scan->size = size;
-	scan->left = left;
+	if (frame == FRAME_DATA) {
+		scan->left = size;
+		scan->size = 0;
+	}
 	return i;
+}
+
+SCAN_INLINE __u32 scan_data(struct scan_events *scan, const __u8 *bytes, __u64 n)
+{
+	__u64 state = scan->state, now;
+	__u32 i;
+
+	for (i = 0; i < SCAN_BLOCK; i++) {
+		if (i >= n)
+			break;
+		state = SCAN_NEXT(events, state, (__u64)bytes[i]);
+		now = events_found[state & (SCAN_STATES - 1)];
+		n &= ~scan_mask(now, FOUND_TOKEN);
+	}
+	scan->state = state;
+	scan->found |= events_found[state & (SCAN_STATES - 1)];
+	return i;
+}
+
+/* Goes over the data of one chunk at most, or over what stands between two. */
+SCAN_INLINE __u32 scan_events(struct scan_events *scan, const __u8 *bytes, __u64 n)
+{
+	__u32 done;
+
+	if (!scan->raw && !scan->left)
+		return scan_frame(scan, bytes, n);
+	if (!scan->raw && n > scan->left)
+		n = scan->left;
+	done = scan_data(scan, bytes, n);
+	scan->left -= done;
+	return done;
 }
 
 /* Bytes pass that are not scanned: the place in the chunk is kept while they lie within it. */

@@ -75,9 +75,8 @@ SCAN_INLINE struct bpf_sock *tcp_socket(struct __sk_buff *skb)
 #ifdef PROBE_BOUNDED
 
 /*
- * One block and no more. The verifier goes through every turn of its loop, so it may meet the loop
- * but once: in a function that is global and checked by itself, and so can be given no more than
- * the packet.
+ * The verifier goes through every turn of a block's loop, so it may meet the loop but once: in a
+ * function that is global and checked by itself, and so can be given no more than the packet.
  */
 #define BLOCK_FUNCTION(name, block)                                              \
 	__attribute__((noinline)) int name(struct __sk_buff *skb)                \
@@ -85,9 +84,9 @@ SCAN_INLINE struct bpf_sock *tcp_socket(struct __sk_buff *skb)
 		struct flow_walk walk = { .reader = (struct flow_reader *)skb }; \
 		struct bpf_sock *sk = tcp_socket(skb);                           \
 		if (!sk)                                                         \
-			return 0;                                                \
+			return 1;                                                \
 		walk.flow = bpf_sk_storage_get(&flows, sk, NULL, 0);             \
-		return walk.flow ? block(0, &walk) : 0;                          \
+		return walk.flow ? block(0, &walk) : 1;                          \
 	}
 
 BLOCK_FUNCTION(turnward_request, flow_request_block)
@@ -95,18 +94,22 @@ BLOCK_FUNCTION(turnward_request_body, flow_request_body_block)
 BLOCK_FUNCTION(turnward_answer, flow_answer_block)
 BLOCK_FUNCTION(turnward_events, flow_events_block)
 
+SCAN_INLINE int walk_block(struct __sk_buff *skb, flow_block *block)
+{
+	if (block == flow_request_block)
+		return turnward_request(skb);
+	if (block == flow_request_body_block)
+		return turnward_request_body(skb);
+	if (block == flow_answer_block)
+		return turnward_answer(skb);
+	return turnward_events(skb);
+}
+
 SCAN_INLINE void flow_walk(struct flow_walk *walk, flow_block *block)
 {
-	struct __sk_buff *skb = &walk->reader->skb;
-
-	if (block == flow_request_block)
-		turnward_request(skb);
-	else if (block == flow_request_body_block)
-		turnward_request_body(skb);
-	else if (block == flow_answer_block)
-		turnward_answer(skb);
-	else
-		turnward_events(skb);
+	for (int i = 0; i < FLOW_BLOCKS; i++)
+		if (walk_block(&walk->reader->skb, block))
+			break;
 }
 
 #else

@@ -4,175 +4,15 @@ what it sends and gets (tests/lib/probe_engine, probe_client), over every shape 
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from harness import *  # noqa: E402,F403
-from harness import BUILD, PATIENCE, ROOT, Process  # noqa: E402
-
-LIB = os.path.join(BUILD, "tests", "lib")
-ENGINES = 4  # ports that the engine listens on
-LAZY, ABORT, TRUNC, GAP, RETX, EARLY, NONSTREAM, ECHO, CAPPED, ERROR = (1 << n for n in range(10))
-
-# Shape -> flags that its samples have, and whether a first token is seen. None: no sample at all.
-STREAMS = ("role", "early", "glued", "coalesced", "split", "pings", "reasoning", "tools", "spaced",
-           "completions", "responses", "messages", "unframed", "interim")
-OUTCOMES = {name: (0, True) for name in STREAMS}
-OUTCOMES.update(json=(NONSTREAM, False), chunked_json=(NONSTREAM, False),
-                busy=(NONSTREAM | ERROR, False), cut=(TRUNC, True), cut_early=(TRUNC, False),
-                left=(ABORT, False), echo=(ECHO, True), internal=None, metrics=None)
-
-
-# ---- places ----
-
-def cgroup_root():
-    with open("/proc/mounts", encoding="utf-8") as file:
-        for line in file:
-            _, place, kind = line.split()[:3]
-            if kind == "cgroup2" and os.access(place, os.W_OK):
-                return place
-    raise Skip("no writable cgroup2 tree is mounted here")
-
-
-@contextlib.contextmanager
-def cgroup():
-    place = os.path.join(cgroup_root(), f"turnward-test-{os.getpid()}")
-    try:
-        os.mkdir(place)
-    except OSError as error:
-        raise Skip(f"no cgroup can be made here: {error.strerror}") from None
-    try:
-        yield place
-    finally:
-        eventually(lambda: not open(os.path.join(place, "cgroup.procs"), encoding="ascii").read(),
-                   10, "the cgroup is left")
-        os.rmdir(place)
-
-
-def sudo(*argv, why=None):
-    """Runs a command of the system; where it cannot, the case is skipped for this reason."""
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Skip(f"{why or argv[0]}: {(done.stderr or done.stdout).strip()[:120]}")
-
-
-def need(program):
-    path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
-    if not path:
-        raise Skip(f"{program} is not installed")
-    return path
-
-
-# ---- one run ----
-
-class Run:
-    """What a client did, what its engine did, and what the probes made of it."""
-
-    def __init__(self, client, engine, samples, counters):
-        self.client, self.counters = client, counters
-        self.engine = {e["id"]: e for e in engine}
-        self.samples = samples  # probe's name -> [(request, its sample or None)]
-
-    @classmethod
-    def match(cls, client, engine, probes, counters):
-        return cls(client, engine, {name: pairs(client, samples)
-                                    for name, samples in probes.items()}, counters)
-
-
-def pairs(client, samples):
-    """Requests with their samples: of the same two ports, begun while the request was under way."""
-    by_ports, found = {}, []
-    for sample in samples:
-        by_ports.setdefault((sample["engine"], sample["client_port"]), []).append(sample)
-    for request in client:
-        here = [s for s in by_ports.get((f"e{request['engine']}", request["client_port"]), [])
-                if request["send_ns"] <= s["t0_first_ns"] <= request["end_ns"]]
-        check(len(here) < 2, f"two samples for one request: {request} {here}")
-        found.append((request, here[0] if here else None))
-    return found
-
-
-def lines(path):
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
-
-
-def library(t, group, urls, *args):
-    """probe_samples, attached; skips where BPF is refused."""
-    path = t.path("library.samples")
-    process = t.start(os.path.join(LIB, "probe_samples"), "--cgroup", group, "--samples", path,
-                      *args, *urls)
-    eventually(lambda: process.err or not process.alive, 30, "it attaches or refuses")
-    if not process.err or not process.err[0].startswith("attached"):
-        raise Skip("BPF is refused here: " + (process.err or ["no reason given"])[0])
-    return process, path
-
-
-def daemon(t, group, urls):
-    path = t.path("daemon.samples")
-    args = [a for url in urls for a in ("--engine", url)]
-    process = t.start("turnward-probe", "--region", t.region, "--cgroup", group, "--require-bpf",
-                      "--samples", path, *args)
-    process.wait_log("attached", 30)
-    return process, path
-
-
-def play(t, shapes, host="127.0.0.1", uring=False, conns=16, requests=16, probe_args=(),
-         with_daemon=False, listen=None, inside=(), body=200000, seed=1):
-    """The shapes, in turn on each connection, seen by the probe's library and, if asked, its daemon
-    on the same cgroup. `inside`: what the engine is started by; `listen`: addresses for it."""
-    ports = [t.port() for _ in range(ENGINES)]
-    at = f"[{host}]" if ":" in host else host
-    dials = [f"{at}:{port}" for port in ports]
-    truth = t.path("engine.notes")
-    program = [*inside, os.path.join(LIB, "probe_engine"), truth,
-               *(listen(ports) if listen else dials)]
-    engine = t.start(program[0], *program[1:], ready="listening")
-    urls = [f"e{i}=http://{dial}" for i, dial in enumerate(dials)]
-    with cgroup() as group:
-        probe, samples = library(t, group, urls, *probe_args)
-        other = daemon(t, group, urls) if with_daemon else None
-        notes = t.path("client.notes")
-        client = t.start(os.path.join(LIB, "probe_client"), *(["--uring"] if uring else []),
-                         "--conns", conns, "--requests", requests, "--body", body, "--seed", seed,
-                         "--cgroup", group, notes, ",".join(shapes), *dials)
-        code = client.wait(60)
-        if code == 4:
-            raise Skip("io_uring is refused here")
-        equal(code, 0, "the client's exit")
-        wanted = sum(OUTCOMES[request["shape"]] is not None for request in lines(notes))
-        with contextlib.suppress(Failed):
-            eventually(lambda: len(lines(samples)) >= wanted, 5)
-        equal(probe.stop(number=signal.SIGINT), 0, "the probe's exit")
-        told = {"library": lines(samples)}
-        if other:
-            equal(other[0].stop(), 0, "the daemon's exit")
-            told["daemon"] = lines(other[1])
-    engine.stop()
-    return Run.match(lines(notes), lines(truth), told, json.loads(probe.out[-1]))
+from probe_truth import *  # noqa: E402,F403
+from harness import ROOT  # noqa: E402
 
 
 # ---- judgements ----
-
-def brackets(run, name="library", ignored=RETX):
-    """How many unflagged tokens there were, and the requests whose times are not in order."""
-    good, bad = 0, []
-    for request, sample in run.samples[name]:
-        if not sample or sample["flags"] & ~ignored or not sample["t_tok_ns"]:
-            continue
-        truth = run.engine[request["id"]]
-        in_order = (request["send_ns"] <= sample["t0_first_ns"] <= sample["t0_last_ns"]
-                    <= truth["got_ns"] and sample["t0_first_ns"] <= sample["t_hdr_ns"]
-                    <= sample["t_tok_ns"] and
-                    truth["token_ns"] <= sample["t_tok_ns"] <= request["token_ns"]
-                    and sample["t_end_ns"] <= request["end_ns"])
-        good += 1
-        if not in_order:
-            bad.append((request, truth, sample))
-    return good, bad
-
 
 def brackets_hold(run, least, name="library"):
     good, bad = brackets(run, name)
@@ -306,6 +146,7 @@ def an_engine_behind_address_translation_is_seen_alike(t):
     nft, table = need("nft"), f"turnward_test_{os.getpid()}"
     with namespace() as (name, _):
         with contextlib.ExitStack() as stack:
+            sudo(need("ip"), "route", "add", "10.231.78.2/32", "via", "10.231.77.2")
             rules = (f"add table ip {table}\n"
                      f"add chain ip {table} out {{ type nat hook output priority -100; }}\n"
                      f"add rule ip {table} out ip daddr 10.231.78.2 dnat to 10.231.77.2\n")
@@ -332,6 +173,19 @@ def with_three_percent_lost_no_unflagged_token_is_out_of_order(t):
     good, bad = brackets(run)
     check(run.counters["gaps"] > 0 and flagged > 0, "nothing was lost")
     check(not bad and good > 10, f"{len(bad)} of {good} are not in order, such as {bad[:1]}")
+
+
+@case
+def times_differ_from_the_clients_by_its_waking_up(t):
+    """Limits ten times as wide as those kept on a quiet machine, for this one may not be."""
+    for _ in range(2):
+        errors = errors_us(play(t, STREAMS, requests=2 * len(STREAMS), seed=7))
+        p50, p99 = (max(quantile([abs(v) for v in errors[name]], q) for name in ("TTFT", "E2E"))
+                    for q in (.5, .99))
+        print(f"# worse of TTFT's and E2E's error: p50 {p50:.0f} us, p99 {p99:.0f} us", flush=True)
+        if p50 <= 10e3 and p99 <= 50e3:
+            return
+    raise Failed(f"p50 {p50:.0f} us, p99 {p99:.0f} us")
 
 
 @case

@@ -4,6 +4,8 @@
  *
  *   probe_client [--uring] [--conns N] [--requests N] [--body MAX] [--delay-us MIN:MAX] [--seed N]
  *                [--cgroup DIR] FILE SHAPE,SHAPE... ADDRESS:PORT...
+ *
+ * FILE -: nothing is noted. At its end it prints how many requests a second there were.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -104,7 +106,7 @@ static void hang_up(struct worker *w)
 /* Head and body into w->out; returns where the body begins. */
 static size_t make_request(struct worker *w, struct asked *a)
 {
-	size_t body = 40 + (pick(w, 4) ? pick(w, 4000) : pick(w, job.body));
+	size_t body = 40 + (pick(w, 4) && job.body > 4000 ? pick(w, 4000) : pick(w, job.body));
 	const char *fields = a->shape == SHAPE_interim    ? "Expect: 100-continue\r\n"
 			     : a->shape == SHAPE_internal ? "x-turnward-internal: piece\r\n"
 							  : "";
@@ -185,6 +187,8 @@ static int receive_some(struct worker *w, struct asked *a)
 
 static void note(const struct worker *w, int port, const struct asked *a)
 {
+	if (!job.notes)
+		return;
 	flockfile(job.notes);
 	fprintf(job.notes,
 		"{\"id\":%u,\"shape\":\"%s\",\"client_port\":%d,\"engine\":%u,\"status\":%d,"
@@ -319,17 +323,22 @@ int main(int argc, char **argv)
 	}
 	if (argc - i < 3 || job.conns > CONNS_MAX || argc - i - 2 > ADDRESSES_MAX)
 		return bad("usage: see the source");
-	job.notes = fopen(argv[i], "w");
-	if (!job.notes || set_shapes(argv[i + 1]))
+	if (strcmp(argv[i], "-") != 0 && !(job.notes = fopen(argv[i], "w")))
+		return bad(argv[i]);
+	if (set_shapes(argv[i + 1]))
 		return bad(argv[i + 1]);
 	for (i += 2; i < argc; i++)
 		if (addr_parse(&job.addresses[job.addresses_nr++], argv[i], why))
 			return bad(why);
 	signal(SIGPIPE, SIG_IGN);
+	uint64_t began = clock_ns();
+
 	for (unsigned n = 0; n < job.conns; n++)
 		if (pthread_create(&threads[n], NULL, run, (void *)(intptr_t)n))
 			return bad("threads");
 	for (unsigned n = 0; n < job.conns; n++)
 		pthread_join(threads[n], NULL);
-	return fclose(job.notes) ? 1 : 0;
+	printf("%.1f\n",
+	       job.conns * (double)job.requests * NS_PER_S / (double)(clock_ns() - began));
+	return job.notes && fclose(job.notes) ? 1 : 0;
 }

@@ -2,7 +2,7 @@
  * An engine for the probe's tests: answers in the shape that x-shape names after x-delay-us, and
  * notes when it wrote the token.
  *
- *   probe_engine FILE ADDRESS:PORT...     FILE: one JSON line an answer, whole when it ends
+ *   probe_engine FILE ADDRESS:PORT...     FILE: one JSON line an answer, whole when it ends; - none
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -130,7 +130,8 @@ static void wait_us(unsigned us)
 {
 	struct timespec t = { us / 1000000, us % 1000000 * 1000L };
 
-	nanosleep(&t, NULL);
+	if (us)
+		nanosleep(&t, NULL);
 }
 
 /* The token's event cut in the key and right before the token. */
@@ -255,6 +256,8 @@ static unsigned long field(const char *head, const char *name)
 
 static void note(const struct answer *a, unsigned long id, unsigned shape, uint64_t got_ns)
 {
+	if (!notes)
+		return;
 	flockfile(notes);
 	fprintf(notes,
 		"{\"id\":%lu,\"shape\":\"%s\",\"got_ns\":%" PRIu64 ",\"token_ns\":%" PRIu64
@@ -367,7 +370,8 @@ int main(int argc, char **argv)
 
 	if (argc < 3)
 		return 2;
-	notes = fopen(argv[1], "w");
+	if (strcmp(argv[1], "-") != 0)
+		notes = fopen(argv[1], "w");
 	sigemptyset(&ends);
 	sigaddset(&ends, SIGINT);
 	sigaddset(&ends, SIGTERM);

@@ -182,6 +182,27 @@ static void a_long_body_tells_at_its_end_that_it_streams(void **state)
 	assert_true(host_counts[PROBE_COUNTER_scanned_bytes] < 3000);
 }
 
+static void a_head_can_tell_that_the_request_streams(void **state)
+{
+	static const struct {
+		const char *field;
+		unsigned flags;
+	} cases[] = { { "Accept: text/event-stream\r\n", PROBE_FLAG_STREAM },
+		      { "x-turnward-stream: 1\r\n", PROBE_FLAG_STREAM },
+		      { "x-turnward-stream: 0\r\n", 0 },
+		      { "Accept: application/json, text/event-stream\r\n", 0 } };
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		char text[256];
+
+		host_begin(&line);
+		snprintf(text, sizeof(text), CHAT "%sContent-Length: 20000\r\n\r\n",
+			 cases[i].field);
+		out(text);
+		assert_int_equal(last(PROBE_START)->flags, cases[i].flags);
+	}
+}
+
 static void a_body_is_no_request_whatever_it_says(void **state)
 {
 	out(CHAT "Content-Length: 200\r\n\r\n");
@@ -436,6 +457,7 @@ int main(void)
 		FLOW_CLAIM(what_the_router_asks_for_itself_is_never_told),
 		FLOW_CLAIM(a_head_may_be_cut_anywhere),
 		FLOW_CLAIM(a_long_body_tells_at_its_end_that_it_streams),
+		FLOW_CLAIM(a_head_can_tell_that_the_request_streams),
 		FLOW_CLAIM(a_body_is_no_request_whatever_it_says),
 		FLOW_CLAIM(an_echoed_prompt_is_no_sample),
 		FLOW_CLAIM(interim_answers_are_passed_over),
