@@ -135,6 +135,63 @@ def bodies_of_any_bytes_arrive_unchanged_and_harm_nobody(t, io):
     at_rest(router)
 
 
+@on_both_loops
+def bodies_at_every_boundary_of_a_buffer_arrive_whole(t, io):
+    engine = t.engine(models=())
+    router = t.router(engine, args=settings(io))
+    sizes = [n + d for n in (16384, 32768, 65536, 131072, 262144, 1 << 20, 4 << 20, 8 << 20)
+             for d in (-1, 0, 1)]
+    for size in sizes:
+        body = b'{"model":"m","x":"' + b"y" * (size - 20) + b'"}'
+        for chunked in (False, True):
+            wire = dial(router.address, 30)
+            if chunked:
+                wire.send("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
+                          "Transfer-Encoding: chunked\r\n\r\n")
+                for at in range(0, size, 100000):
+                    wire.send(chunk(body[at:at + 100000]))
+                wire.send(LAST_CHUNK)
+            else:
+                wire.send(request_bytes("POST", CHAT, body))
+            equal(wire.read_response().status, 200)
+            wire.close()
+            check(engine.completions()[-1].body == body, f"{size} bytes, chunked {chunked}")
+
+
+@on_both_loops
+def answers_of_any_size_arrive_whole(t, io):
+    size = {}
+
+    def script(wire, request):
+        if request.get("x-event"):
+            wire.send(STREAM_HEAD)
+            wire.send(event("z" * size["now"]) + DONE)
+        else:
+            wire.send(response_bytes(200, b"z" * size["now"]))
+        return True
+    router = t.router(t.engine(script), args=settings(io))
+    for size["now"] in (1, 16383, 16384, 16385, 65536, 1 << 20, 5 << 20, 50 << 20):
+        answer = ask(router.address, "POST", "/v1/embeddings", chat(), seconds=60)
+        check(answer.complete and answer.body == b"z" * size["now"], f"{size} bytes")
+    for size["now"] in (16384, 1 << 20, 5 << 20):  # one event
+        answer = ask(router.address, "POST", CHAT, chat(stream=True), {"x-event": "1"}, 60)
+        check(answer.complete and len(answer.events[0]) == size["now"], f"an event of {size}")
+
+
+@on_both_loops
+def the_list_of_models_is_whole_while_an_engine_is_down(t, io):
+    engines = [t.engine(models=("a", "b")), t.engine(models=("b", "c"))]
+    router = t.router(*engines, args=settings(io))
+
+    def listed():
+        return sorted(m["id"] for m in ask(router.address, "GET", "/v1/models").json()["data"])
+    eventually(lambda: listed() == ["a", "b", "c"], 10, "the union")
+    engines[0].die()
+    for _ in range(5):
+        check(set(listed()) >= {"b", "c"}, listed())
+        time.sleep(0.1)
+
+
 # ---- races ----
 
 @on_both_loops
