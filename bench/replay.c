@@ -254,7 +254,7 @@ static int take_pick(struct command *c, int id, const char *value)
 		pick->sessions = (size_t)number_of("sessions", value, 1, 1e7);
 		return 1;
 	case OPTION_RATE:
-		pick->rate = number_of("rate", value, 1e-6, 1e6);
+		pick->rate = number_of("rate", value, 1e-3, 1e6);
 		return 1;
 	case OPTION_THINK:
 		pick->think_s = number_of("think", value, 0, 1e6);

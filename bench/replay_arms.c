@@ -64,7 +64,7 @@
 	  DESIGN | MIGRATION | PEERS | STATE | STAGE | ORACLE | FAULTS | LONG, "chooses freely")   \
 	X("oracle", "policy=eft+migrate=off+oracle=own", DESIGN | ORACLE | LONG,                   \
 	  "engines' copies run ahead: the earliest first token")                                   \
-	X("oracle-social", "policy=eft+migrate=off+oracle=social", DESIGN | ORACLE | LONG,         \
+	X("oracle-social", "policy=eft+migrate=off+oracle=social", DESIGN | ORACLE,                \
 	  "the same plus what it adds to all present")                                             \
 	X("eft-priced", "policy=eft+migrate=priced", DESIGN | MIGRATION | LONG, "leaves must pay") \
 	X("eft-uncalibrated", "policy=eft+migrate=off+calibration_max=1", DESIGN, "")              \

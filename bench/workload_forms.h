@@ -11,6 +11,8 @@ enum {
 	FORMS_TOKENS_MAX = 1 << 22,   /* of one prompt or answer; more is taken for an error */
 	FORMS_TURNS_MAX = 1 << 22,    /* requests of a file */
 	FORMS_SEGMENTS_MAX = 1 << 26, /* of all prompts: a gigabyte */
+	FORMS_SPAN_MAX_S =
+		1000000, /* from the first arrival to the last: agents sample all of it */
 };
 
 /* A file's lines one by one, blank ones left out; `number` counts from 1. */

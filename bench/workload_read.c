@@ -341,6 +341,25 @@ static int read_azure(struct workload *w, const char *path, const struct workloa
 
 /* ---- all of them ---- */
 
+static int check_span(const struct workload *w, char *why)
+{
+	double last_s = 0;
+
+	for (size_t i = 0; i < w->turns; i++) {
+		const struct workload_turn *turn = &w->turn[i];
+
+		last_s = fmax(last_s,
+			      turn->at_s >= 0 ? turn->at_s : w->session[turn->session].start_s);
+	}
+	if (last_s <= FORMS_SPAN_MAX_S)
+		return 0;
+	snprintf(why, WORKLOAD_WHY_MAX,
+		 "its arrivals span %.3g s, more than %d: --rate brings "
+		 "them together",
+		 last_s, FORMS_SPAN_MAX_S);
+	return -E2BIG;
+}
+
 int workload_read(struct workload *ret, const char *path, enum workload_form form,
 		  const struct workload_pick *pick, char why[WORKLOAD_WHY_MAX])
 {
@@ -363,6 +382,8 @@ int workload_read(struct workload *ret, const char *path, enum workload_form for
 		err = workload_close(ret, pick);
 	if (!err && closed)
 		workload_think(ret, pick);
+	if (!err)
+		err = check_span(ret, why);
 	if (!err)
 		err = workload_finish(ret);
 	if (!err && closed && pick->loop == WORKLOAD_OPEN)

@@ -450,6 +450,19 @@ static void a_form_is_known_by_its_first_line(void **state)
 	}
 }
 
+static void arrivals_of_a_year_are_refused(void **state)
+{
+	(void)state;
+	write_file("0,100,1\n31536000,100,1\n");
+	workload_pick_init(&pick);
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_AZURE, &pick, why), -7);
+	assert_non_null(strstr(why, "--rate"));
+	workload_free(&w);
+	pick.rate = 1;
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_AZURE, &pick, why), 0);
+	assert_true(w.turn[1].at_s == 2);
+}
+
 static void every_broken_line_is_named(void **state)
 {
 	static const struct {
@@ -508,6 +521,7 @@ int main(void)
 		CLAIM(a_conversation_is_found_inside_a_range),
 		CLAIM(sessions_can_be_bounded),
 		CLAIM(a_form_is_known_by_its_first_line),
+		CLAIM(arrivals_of_a_year_are_refused),
 		CLAIM(every_broken_line_is_named),
 		CLAIM(a_traces_sessions_share_their_system_prompt),
 	};
