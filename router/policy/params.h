@@ -6,6 +6,36 @@
 #include <assert.h>
 #include <stdint.h>
 
+/*
+ * What each charges engine i, and where the rule is from. Seconds; tokens: u uncached of the
+ * prompt's L, h = L - u hit, p prefill pending (rest of running prefills included), c contexts
+ * being decoded, o output still to come; n requests in the engine, d sequences decoding; T
+ * tokens/s of prefill, t = decode_iteration_s. Terms common to all: README.md.
+ *
+ * round-robin: engines in turn by weight. The usual.
+ *
+ * least-requests: n / weight. The usual.
+ *
+ * power-of-two: n / weight, of two engines drawn at random. The usual (Mitzenmacher 2001).
+ *
+ * sticky: 0 at home; new sessions n / weight. The usual.
+ *
+ * linear: (linear_load_weight (p + c) + u) / T. The design document's baseline, as we read it.
+ *
+ * v2: (p + u) / T. The design document.
+ *
+ * v3: (p + o + u) / T; engines with (p + o) / T over overload_factor x mean are left out unless
+ * all are. The design document; the gate is our reading of it.
+ *
+ * contention: n t + (p + u) / T - discount. The design document's model A.
+ *
+ * eft: rest of the step + p / T + own + passes t + own (harm_share + harm_per_decode d) + wait
+ * for KV room; own = a u + b (L^2 - h^2), passes = ceil((p + u) / step budget) while d > 0. Ours:
+ * the engines' own step times, the shares found by simulation.
+ *
+ * The discount of a move at turn >= 2, k = min(turn, migration_discount_cap): subtract k t,
+ * amortise own prefill x (1 - 1/k), percent migration_discount_percent x k of the total.
+ */
 /* X(ID, name, one-line meaning) */
 #define POLICIES(X)                                                                              \
 	X(ROUND_ROBIN, "round-robin", "engines in turn, in proportion to their weights")         \
@@ -18,7 +48,11 @@
 	X(CONTENTION, "contention", "A: decode contention, prefill backlog and own prefill")     \
 	X(EFT, "eft", "earliest first token, from the engine's step model")
 
-/* What may leave a home at turn >= 2. X(ID, name, meaning) */
+/*
+ * What may leave a home at turn >= 2. The rule before the cost model (the design document's B): a
+ * trigger finds home busy, hit / L > cache_ratio, HEAVY, and another engine has n < home's n -
+ * migration_request_gap. X(ID, name, meaning)
+ */
 #define MIGRATE_MODES(X)                                                           \
 	X(OFF, "off", "no rule before the cost model, which chooses freely")       \
 	X(FORCE, "force", "a triggered rule moves the session whatever the price") \

@@ -4,8 +4,37 @@
  *
  * Re-implemented from what their documentation and papers say, over the same inputs as our own
  * policies. They are given our view of the engines, which is fresher and more exact than what most
- * of them would have; what a rule lacks (a session's home, say) it does not use. README.md has the
- * rules.
+ * of them would have; what a rule lacks (a session's home, say) it does not use.
+ *
+ * The rules, with the names of the parameters below; u uncached tokens of the prompt's L, h = L - u
+ * hit, p uncached tokens pending in the engine, c contexts decoding there, n requests, q those it
+ * reports as waiting, k KV used / capacity. Equal engines are drawn at random.
+ *
+ * sglang: max n - min n > balance_abs and max n > balance_rel min n: least n. Else the longest
+ * match if h / L > cache_threshold, else least n. SGLang router, defaults of its command line.
+ *
+ * least-load: p / throughput + kv_weight k / (1 - k), seconds, k at most 0.999; hits do not
+ * count. SGLang model gateway; its polls of ten seconds are not imitated.
+ *
+ * dynamo: prefill_scale max(0, p + L - overlap_credit h) + c + L + request_weight n, in blocks.
+ * NVIDIA Dynamo KV router; temperature 0, no decay, no busy thresholds, as it comes.
+ *
+ * llm-d: greatest queue (max q - q) / (max q - min q) + kv (1 - k) + prefix h / L. llm-d endpoint
+ * picker's default profile.
+ *
+ * llm-d-affinity: engines with h / L >= affinity alone, by the scores above, unless the best of
+ * them is later by penalty_s than the best other; lateness is p / throughput. llm-d's filter.
+ *
+ * aibrix: max n - min n > imbalance: least n. Else by longest match, then least n, the first
+ * with n <= mean + sigma standard deviations; else least n. AIBrix gateway, prefix-cache, the
+ * defaults of its code.
+ *
+ * preble: engines with the longest hit if h > u, else all; least of window prefill + n
+ * output_tokens tpot_s + u / T, seconds. Preble's E2 (arXiv 2407.00023); its moving of whole
+ * subtrees is not imitated.
+ *
+ * llumnix: u + p, then n. Llumnix's cache-aware metric; its live migration of running requests
+ * needs engines that can.
  */
 #ifndef TURNWARD_ROUTER_POLICY_PEERS_H
 #define TURNWARD_ROUTER_POLICY_PEERS_H
