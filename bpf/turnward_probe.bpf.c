@@ -4,7 +4,9 @@
  * needs no type information of the running kernel. No payload leaves it.
  *
  * Compiled twice: as it is (kernels from 5.17), and with PROBE_BOUNDED (from 5.8), whose loop the
- * verifier unrolls.
+ * verifier walks through.
+ *
+ * SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
  */
 #include <linux/bpf.h>
 #include <linux/in.h>

@@ -19,6 +19,7 @@
 	X(role, chat, "HWRTNE")                                                   \
 	X(early, chat, "HwRvTNE")                                                 \
 	X(glued, chat, "H+RWTNE")                                                 \
+	X(many, chat, "HWRTNNNE")                                                 \
 	X(coalesced, chat, "WH+R+T+N+E")                                          \
 	X(split, chat, "HWRSNE")                                                  \
 	X(pings, chat, "HPRTNE")                                                  \

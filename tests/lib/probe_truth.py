@@ -1,7 +1,9 @@
 """Plays every shape of answer between a client and an engine that stamp what they do
 (tests/lib/probe_client, probe_engine), with the probe in between, and brings the three together."""
+import collections
 import contextlib
 import os
+import resource
 import shutil
 import subprocess
 
@@ -13,8 +15,8 @@ ENGINES = 4  # ports that the engine listens on
 LAZY, ABORT, TRUNC, GAP, RETX, EARLY, NONSTREAM, ECHO, CAPPED, ERROR = (1 << n for n in range(10))
 
 # Shape -> flags that its samples have, and whether a first token is seen. None: no sample at all.
-STREAMS = ("role", "early", "glued", "coalesced", "split", "pings", "reasoning", "tools", "spaced",
-           "completions", "responses", "messages", "unframed", "interim")
+STREAMS = ("role", "early", "glued", "many", "coalesced", "split", "pings", "reasoning", "tools",
+           "spaced", "completions", "responses", "messages", "unframed", "interim")
 OUTCOMES = {name: (0, True) for name in STREAMS}
 OUTCOMES.update(json=(NONSTREAM, False), chunked_json=(NONSTREAM, False),
                 busy=(NONSTREAM | ERROR, False), cut=(TRUNC, True), cut_early=(TRUNC, False),
@@ -190,3 +192,91 @@ def errors_us(run):
         e2e.append((sample["t_end_ns"] - began - request["end_ns"] + asked) / 1e3)
         late.append((sample["t_tok_ns"] - run.engine[request["id"]]["token_ns"]) / 1e3)
     return {"TTFT": ttft, "E2E": e2e, "token after the write": late}
+
+
+# ---- what it costs ----
+
+Load = collections.namedtuple("Load", "rate cpu_us told")  # of one run at saturation
+
+
+def cpu_s(pid):
+    """Seconds that the process has run, and the system for it."""
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def family(pid):
+    """The process and its children."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return [pid, *map(int, file.read().split())]
+
+
+def loaded():
+    """The probe's programs, this one's and others', by their numbers."""
+    done = subprocess.run([need("bpftool"), "-j", "prog", "show"], capture_output=True, check=False)
+    return {p["id"]: p for p in json.loads(done.stdout or b"[]")
+            if p.get("name", "").startswith("turnward_")}
+
+
+def load(t, probed, routed=False, requests=1000):
+    """Short streams as fast as they go over 16 connections. cpu_us: of a request, in client,
+    router, engine and probe, with the interrupts that hit them."""
+    port = t.port()
+    engine = t.start(os.path.join(LIB, "probe_engine"), "-", f"127.0.0.1:{port}",
+                     ready="listening")
+    router = t.router(f"http://127.0.0.1:{port}", args=["--set", "log_level=warn"]) \
+        if routed else None
+    served = family(router.pid) if router else []
+    with cgroup() as group:
+        for pid in served:
+            with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
+                file.write(str(pid))
+        others = set(loaded())
+        probe = library(t, group, [f"http://127.0.0.1:{port}"])[0] if probed else None
+        own = set(loaded()) - others
+        served += [engine.pid] + ([probe.pid] if probe else [])
+        before = sum(map(cpu_s, served))
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        client = t.start(os.path.join(LIB, "probe_client"), "--conns", 16, "--requests", requests,
+                         "--body", 100, "--delay-us", "0:0", "--cgroup", group, "-", "many",
+                         router.address if router else f"127.0.0.1:{port}")
+        equal(client.wait(100), 0, "the client's exit")
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took_s = (ended.ru_utime + ended.ru_stime - children.ru_utime - children.ru_stime
+                  + sum(map(cpu_s, served)) - before)
+        told = {}
+        if probe:
+            programs = [program for key, program in loaded().items() if key in own]
+            probe.stop(number=signal.SIGINT)
+            told = dict(json.loads(probe.out[-1]), programs=programs)
+        if router:
+            router.stop()
+    engine.stop()
+    return Load(float(client.out[-1]), took_s * 1e6 / (16 * requests), told)
+
+
+def pair(t, with_first, routed):
+    """Two loads in turn: the one without the probe, the one with it."""
+    first = load(t, with_first, routed)
+    second = load(t, not with_first, routed)
+    return (second, first) if with_first else (first, second)
+
+
+def load_timed(t):
+    """A load while the kernel keeps its programs' run times."""
+    switch = "/proc/sys/kernel/bpf_stats_enabled"
+    with open(switch, encoding="ascii") as file:
+        before = file.read()
+    try:
+        with open(switch, "w", encoding="ascii") as file:
+            file.write("1")
+        return load(t, True, requests=4000)
+    finally:
+        with open(switch, "w", encoding="ascii") as file:
+            file.write(before)
+
+
+def run_ns(program):
+    """Of one packet."""
+    return program.get("run_time_ns", 0) / max(program.get("run_cnt", 0), 1)
