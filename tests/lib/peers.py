@@ -40,7 +40,8 @@ def configure(name, directory, port, engines, limit_s):
                 lines.append(line[len("@FOR ENGINES@"):].replace("@N@", str(n)).replace(
                     "@ADDRESS@", address).replace("@HOST@", host).replace("@EPORT@", engine_port))
     text = "\n".join(lines)
-    for key, value in (("PORT", port), ("DIR", directory), ("LIMIT", limit_s)):
+    for key, value in (("PORT", port), ("DIR", directory), ("LIMIT", limit_s),
+                       ("STREAMS", 8000), ("CONNECTIONS", 16000)):
         text = text.replace(f"@{key}@", str(value))
     path = os.path.join(directory, FILES[name])
     with open(path, "w", encoding="utf-8") as file:

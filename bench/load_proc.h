@@ -1,0 +1,45 @@
+/*
+ * Processes under measurement: started on a core of their own, weighed by the kernel's clock of
+ * what they ran, ended by their id and with whoever started them.
+ */
+#ifndef TURNWARD_BENCH_LOAD_PROC_H
+#define TURNWARD_BENCH_LOAD_PROC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct load_proc {
+	pid_t pid; /* 0: none */
+};
+
+/* The caller's own core, and that of what is measured: 0 and 1, both 0 on one core. */
+int load_core_own(void);
+int load_core_measured(void);
+void load_pin(int core);
+
+/* Raises the soft limit of descriptors to the hard one and returns it. */
+unsigned load_descriptors(void);
+
+/* Runs a function in a child; -errno if there is none. */
+int load_proc_fork(struct load_proc *ret_proc, int core, void (*run)(void *ctx), void *ctx);
+
+/* Runs a program, argv ended by NULL; what it says goes to `log` (NULL: nowhere). */
+int load_proc_exec(struct load_proc *ret_proc, int core, const char *log, char *const argv[]);
+
+bool load_proc_alive(struct load_proc *proc);
+
+/* SIGTERM, and after three seconds SIGKILL; waits for the end. */
+void load_proc_stop(struct load_proc *proc);
+
+/* Nanoseconds that all threads of the process and of its descendants have run. */
+uint64_t load_proc_cpu_ns(pid_t pid);
+
+/* Resident bytes of the process and its descendants. */
+uint64_t load_proc_rss(pid_t pid);
+
+/* First line of what a program prints for `flag`, at most size - 1 bytes; "" if it does not run. */
+void load_proc_ask(const char *program, const char *flag, char *ret_text, size_t size);
+
+#endif
