@@ -18,6 +18,7 @@ enum { ROUNDS = 5, SLOW_ROUNDS = 3 };
 	X(SECONDS, "seconds", "S", "of one measurement (2)")                        \
 	X(QUICK, "quick", NULL, "short measurements, memory in one round")          \
 	X(STREAMS, "streams", "N", "open no more than N (9000)")                    \
+	X(URGENT, "urgent", NULL, "go before other work of this machine")           \
 	X(PEERS, "peers", "DIR", "configurations of peers (bench/peers)")           \
 	X(JSON, "json", "FILE", "write JSON there; - is stdout")
 #define OPTION_ENUM(id, name, value, help) OPTION_##id,
@@ -92,6 +93,9 @@ static void option_take(struct load_options *o, int id, const char *value)
 		break;
 	case OPTION_STREAMS:
 		o->streams_max = (unsigned)number_of("streams", value, 8, 9000);
+		break;
+	case OPTION_URGENT:
+		load_urgent();
 		break;
 	case OPTION_PEERS:
 		o->peers = value;

@@ -114,6 +114,8 @@ static void title_print(const struct load_run *run, enum load_cell cell)
 
 static void number(char *ret_text, size_t size, double value)
 {
+	if (fabs(value) < 0.001) /* a histogram's lowest bucket stands for zero */
+		value = 0;
 	snprintf(ret_text, size, fabs(value) >= 100 ? "%.0f" : "%.3g", value);
 }
 

@@ -19,6 +19,9 @@ int load_core_own(void);
 int load_core_measured(void);
 void load_pin(int core);
 
+/* From here on we and our children go before what else runs here, where that is permitted. */
+void load_urgent(void);
+
 /* Raises the soft limit of descriptors to the hard one and returns it. */
 unsigned load_descriptors(void);
 

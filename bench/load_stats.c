@@ -61,7 +61,7 @@ double load_ratio(const struct load_run *run, enum load_arm_id id, enum load_fig
 		for (unsigned a = 0; a < LOAD_ARMS_NR; a++)
 			if (base & (1u << a))
 				best = fmin(best, run->value[a][figure][r]); /* NAN gives way */
-		ratio[r] = best > 0 ? run->value[id][figure][r] / best : NAN;
+		ratio[r] = best > 0.001 ? run->value[id][figure][r] / best : NAN;
 	}
 	return load_median(ratio, run->options->rounds);
 }
