@@ -17,7 +17,7 @@
 #include "bench/load_proc.h"
 #include "shm/base/clock.h"
 
-enum { DEPTH_MAX = 4, STOP_TRIES = 300, PROCESSES_MAX = 8192, URGENT = -15 };
+enum { DEPTH_MAX = 4, STOP_TRIES = 300, PROCESSES_MAX = 8192, URGENT = -15, DESCENDANTS_MAX = 64 };
 
 int load_core_own(void)
 {
@@ -82,6 +82,7 @@ int load_proc_fork(struct load_proc *ret_proc, int core, void (*run)(void *ctx),
 
 int load_proc_exec(struct load_proc *ret_proc, int core, const char *log, char *const argv[])
 {
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	pid_t parent = getpid(), pid = fork();
 
 	if (pid < 0)
@@ -116,22 +117,6 @@ static void pause_ms(unsigned ms)
 {
 	nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * NS_PER_MS },
 		  NULL);
-}
-
-void load_proc_stop(struct load_proc *proc)
-{
-	if (proc->pid == 0)
-		return;
-	kill(proc->pid, SIGCONT);
-	kill(proc->pid, SIGTERM);
-	for (int i = 0; i < STOP_TRIES; i++) {
-		if (!load_proc_alive(proc))
-			return;
-		pause_ms(10);
-	}
-	kill(proc->pid, SIGKILL);
-	waitpid(proc->pid, NULL, 0);
-	proc->pid = 0;
 }
 
 /* ---- /proc ---- */
@@ -282,4 +267,47 @@ void load_proc_ask(const char *program, const char *flag, char *ret_text, size_t
 	size_t blank = strspn(ret_text, " \n");
 	memmove(ret_text, ret_text + blank, (size_t)len - blank + 1);
 	ret_text[strcspn(ret_text, "\n")] = 0;
+}
+
+/* ---- the end ---- */
+
+/* Whoever outlives its parent becomes our child: load_proc_exec() asked for that. */
+static void descendants(const struct family *family, pid_t pid, pid_t *ret_pids, unsigned *n,
+			int depth)
+{
+	for (size_t i = 0; i < family->n && depth < DEPTH_MAX; i++) {
+		if (family->of[i].parent != pid || *n == DESCENDANTS_MAX)
+			continue;
+		ret_pids[(*n)++] = family->of[i].pid;
+		descendants(family, family->of[i].pid, ret_pids, n, depth + 1);
+	}
+}
+
+static void wait_or_kill(pid_t pid, int tries)
+{
+	for (int i = 0; i < tries; i++) {
+		if (waitpid(pid, NULL, WNOHANG) != 0)
+			return; /* it ended, or is nobody of ours */
+		pause_ms(10);
+	}
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+}
+
+void load_proc_stop(struct load_proc *proc)
+{
+	struct family family;
+	pid_t pids[DESCENDANTS_MAX];
+	unsigned n = 0;
+
+	if (proc->pid == 0)
+		return;
+	family_read(&family);
+	descendants(&family, proc->pid, pids, &n, 0);
+	kill(proc->pid, SIGCONT);
+	kill(proc->pid, SIGTERM);
+	wait_or_kill(proc->pid, STOP_TRIES);
+	for (unsigned i = 0; i < n; i++)
+		wait_or_kill(pids[i], STOP_TRIES);
+	proc->pid = 0;
 }

@@ -33,7 +33,7 @@ int load_proc_exec(struct load_proc *ret_proc, int core, const char *log, char *
 
 bool load_proc_alive(struct load_proc *proc);
 
-/* SIGTERM, and after three seconds SIGKILL; waits for the end. */
+/* SIGTERM, and after three seconds SIGKILL, to its descendants likewise; waits for the end. */
 void load_proc_stop(struct load_proc *proc);
 
 /* Nanoseconds that all threads of the process and of its descendants have run. */
