@@ -5,7 +5,7 @@
 
 enum {
 	IDLE_STREAMS = 2000,
-	LIVE_FIRST = 1125, /* doubled up to LIVE_MOST */
+	LIVE_FIRST = 2250, /* doubled up to LIVE_MOST */
 	LIVE_MOST = 9000,
 	ISOLATED = 200,
 	STALLED = 2, /* 1 % of them */
@@ -61,8 +61,8 @@ static void idle_live(struct load_run *run, enum load_arm_id id)
 			break;
 		open = n;
 		load_wait_streaming(client, n, 10);
-		load_client_run(client, 1);
-		const struct load_told *told = load_client_measure(client, 3);
+		load_client_run(client, 0.5);
+		const struct load_told *told = load_client_measure(client, 2);
 
 		load_set(run, id, LOAD_FIGURE_LATE, (double)told->late);
 		if (!load_good(run, id, told) || told->late || load_client_streaming(client) < n)
