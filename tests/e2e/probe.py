@@ -110,6 +110,11 @@ def the_object_for_older_kernels_holds_the_same(t):
     outcomes_hold(run)
 
 
+# Runs beside each other must not share a network.
+NET = f"10.{200 + os.getpid() % 55}.{os.getpid() // 55 % 250}"
+HOST, ENGINE, ALIAS = f"{NET}.1", f"{NET}.2", f"{NET}.130"
+
+
 @contextlib.contextmanager
 def namespace():
     """An engine's network of its own, joined to ours by a pair of interfaces."""
@@ -118,9 +123,9 @@ def namespace():
     try:
         sudo(ip, "link", "add", f"{name}h", "type", "veth", "peer", "name", f"{name}e", "netns",
              name, why="no veth here")
-        sudo(ip, "addr", "add", "10.231.77.1/24", "dev", f"{name}h")
+        sudo(ip, "addr", "add", f"{HOST}/25", "dev", f"{name}h")
         sudo(ip, "link", "set", f"{name}h", "up")
-        for words in (("addr", "add", "10.231.77.2/24", "dev", f"{name}e"),
+        for words in (("addr", "add", f"{ENGINE}/25", "dev", f"{name}e"),
                       ("link", "set", f"{name}e", "up"), ("link", "set", "lo", "up")):
             sudo(ip, "-n", name, *words)
         yield name, f"{name}h"
@@ -135,7 +140,7 @@ def within(name):
 @case
 def an_engine_in_a_network_namespace_is_seen_alike(t):
     with namespace() as (name, _):
-        run = play(t, tuple(OUTCOMES), "10.231.77.2", requests=len(OUTCOMES), inside=within(name))
+        run = play(t, tuple(OUTCOMES), ENGINE, requests=len(OUTCOMES), inside=within(name))
     brackets_hold(run, len(run.client) // 2)
     counts_hold(run)
     outcomes_hold(run)
@@ -146,14 +151,14 @@ def an_engine_behind_address_translation_is_seen_alike(t):
     nft, table = need("nft"), f"turnward_test_{os.getpid()}"
     with namespace() as (name, _):
         with contextlib.ExitStack() as stack:
-            sudo(need("ip"), "route", "add", "10.231.78.2/32", "via", "10.231.77.2")
+            sudo(need("ip"), "route", "add", f"{ALIAS}/32", "via", ENGINE)
             rules = (f"add table ip {table}\n"
                      f"add chain ip {table} out {{ type nat hook output priority -100; }}\n"
-                     f"add rule ip {table} out ip daddr 10.231.78.2 dnat to 10.231.77.2\n")
+                     f"add rule ip {table} out ip daddr {ALIAS} dnat to {ENGINE}\n")
             sudo(nft, rules, why="no address translation here")
             stack.callback(subprocess.run, [nft, f"delete table ip {table}"], check=False)
-            run = play(t, STREAMS, "10.231.78.2", requests=len(STREAMS), inside=within(name),
-                       listen=lambda ports: [f"10.231.77.2:{p}" for p in ports])
+            run = play(t, STREAMS, ALIAS, requests=len(STREAMS), inside=within(name),
+                       listen=lambda ports: [f"{ENGINE}:{p}" for p in ports])
     brackets_hold(run, len(run.client) // 2)
     counts_hold(run)
 
@@ -166,7 +171,7 @@ def with_three_percent_lost_no_unflagged_token_is_out_of_order(t):
     with namespace() as (name, interface):
         sudo(need("ip"), "link", "set", "dev", interface, "xdpgeneric", "obj", dropper, "sec",
              "xdp", why="packets cannot be dropped here")
-        run = play(t, STREAMS, "10.231.77.2", requests=len(STREAMS), inside=within(name),
+        run = play(t, STREAMS, ENGINE, requests=len(STREAMS), inside=within(name),
                    body=20000)
     flagged = sum(bool(s and s["flags"] & GAP) for _, s in run.samples["library"])
     print(f"# {flagged} of {len(run.client)} flagged, {run.counters['gaps']} gaps", flush=True)
