@@ -65,7 +65,8 @@ static const struct opt_program program = {
 	.operands = "[options]",
 	.purpose = "Plays policies against each other in virtual time.",
 	.options = options,
-	.examples = "  turnward-bench replay --arms linear,A,eft+calibration_max=1 --seeds 12\n",
+	.examples = "  turnward-bench replay --arms linear,A,eft+calibration_max=1 --seeds 12\n"
+		    "  turnward-bench replay --suite design --seeds 5 --json design.json\n",
 };
 
 enum kind { KIND_DESIGN, KIND_LONG, KIND_SESSIONS, KIND_FILE };

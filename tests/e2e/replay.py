@@ -72,6 +72,29 @@ def every_arm_has_the_figures_scripts_rely_on(t):
 
 
 @case
+def the_design_suite_has_every_kind_of_policy(t):
+    path = t.path("design.json")
+    t.run("turnward-bench", "replay", "--suite", "design", "--requests", "60", "--seeds", "1",
+          "--json", path, code=0, seconds=120)
+    with open(path) as f:
+        arms = {arm["name"]: arm for arm in json.load(f)["arms"]}
+    for name in ("linear", "v2", "v3", "A", "A+B-1.5", "eft", "eft-staged", "eft-requeue",
+                 "oracle", "oracle-social"):
+        check(name in arms, f"no arm {name}")
+        equal(sum(one["n"] for one in arms[name]["class"].values()), 60, "requests")
+
+
+@case
+def the_long_suite_brings_its_workload(t):
+    figures = json.loads(replay(t, "--suite", "long", "--requests", "25", "--seeds", "1").out)
+    equal(figures["workload"], "long", "workload")
+    check(figures["arms"][0]["figures"]["kv_held"]["mean"] > 0, "KV memory that is held")
+    other = json.loads(replay(t, "--suite", "long", "--workload", "design", "--requests", "25",
+                              "--seeds", "1").out)
+    equal(other["workload"], "design", "workload")
+
+
+@case
 def recorded_sessions_are_played(t):
     trace = os.path.join(ROOT, "bench/traces/claude_code.jsonl")
     figures = json.loads(replay(t, *SMALL, "--workload", "sessions", "--file", trace, "--arms",
