@@ -99,7 +99,7 @@ enum decode_reading { DECODE_READINGS(POLICY_ENUM_READING) DECODE_READINGS_NR };
  * CONF_CHOICE. X(name, list of names, default as text, meaning)
  */
 #define POLICY_CHOICE_PARAMS(X)                                                                   \
-	X(policy, policy_names, "contention", "how the engine of a request is chosen")            \
+	X(policy, policy_names, "eft", "how the engine of a request is chosen")                   \
 	X(migrate, migrate_names, "priced", "what may move a session from its home")              \
 	X(migration_trigger, migration_trigger_names, "pending", "what nominates a home as busy") \
 	X(migration_discount, migration_discount_names, "auto", "what a move is forgiven")        \

@@ -389,12 +389,13 @@ static void every_word_has_its_meaning_and_every_name_is_found(void **state)
 		assert_non_null(policy_left_out_meaning(i));
 }
 
+/* But for the policy, which is the laboratory's (bench/design_document.md). */
 static void the_defaults_are_the_design_documents(void **state)
 {
 	struct policy_params params;
 
 	policy_params_init(&params);
-	assert_int_equal(params.policy, POLICY_CONTENTION);
+	assert_int_equal(params.policy, POLICY_EFT);
 	assert_int_equal(params.migrate, MIGRATE_PRICED);
 	assert_true(params.decode_iteration_s == 0.05);
 	assert_true(params.migration_discount_cap == 5);
