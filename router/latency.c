@@ -16,6 +16,7 @@ void latency_engine_init(const struct worker *w, struct engine_latency *latency)
 {
 	timing_init(&latency->own, w->set->view.ttft_window);
 	slices_init(&latency->error, w->set->view.ttft_window << ERROR_SPAN_NS_SHIFT);
+	slices_init(&latency->model_error, w->set->view.ttft_window << ERROR_SPAN_NS_SHIFT);
 	latency->probe_index = -1;
 }
 
@@ -37,6 +38,9 @@ void latency_first_token(struct worker *w, const struct exchange *x)
 		return;
 	hist_add(&l->ratio, ttft_s / predicted_s);
 	slices_add(&l->error, w->now_ns, fabs(predicted_s - ttft_s) / ttft_s);
+	predicted_s = x->route->predicted_raw_s;
+	if (predicted_s > 0)
+		slices_add(&l->model_error, w->now_ns, fabs(predicted_s - ttft_s) / ttft_s);
 }
 
 /* One phase ends at `at_ns`; moments that come out of order have taken no time. */
@@ -261,12 +265,18 @@ void latency_metrics(struct worker *w, FILE *out)
 		metrics_histogram(out, "ttft_prediction_ratio", "engine", w->engines[i].at.name,
 				  &w->engines[i].latency.ratio, ratios, COUNT(ratios));
 	metrics_head(out, "ttft_prediction_error_median", "gauge",
-		     "|predicted - measured| / measured TTFT, of late");
+		     "|predicted - measured| / measured TTFT, of late: announced, and before "
+		     "calibration");
 	for (uint32_t i = 0; i < w->engines_nr; i++) {
-		struct slices *error = &w->engines[i].latency.error;
+		struct engine_latency *l = &w->engines[i].latency;
 
-		slices_expire(error, w->now_ns);
-		fprintf(out, "turnward_ttft_prediction_error_median{engine=\"%s\"} %.6f\n",
-			w->engines[i].at.name, hist_quantile(&error->total, 0.5));
+		slices_expire(&l->error, w->now_ns);
+		slices_expire(&l->model_error, w->now_ns);
+		fprintf(out,
+			"turnward_ttft_prediction_error_median{engine=\"%s\",by=\"announced\"} "
+			"%.6f\n"
+			"turnward_ttft_prediction_error_median{engine=\"%s\",by=\"model\"} %.6f\n",
+			w->engines[i].at.name, hist_quantile(&l->error.total, 0.5),
+			w->engines[i].at.name, hist_quantile(&l->model_error.total, 0.5));
 	}
 }

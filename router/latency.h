@@ -26,7 +26,8 @@ struct engine_latency {
 	int probe_index;                    /* in the `latency` file, -1 = not there */
 	uint8_t from_probe;                 /* the probe's is the one in force */
 	struct hist ratio;                  /* measured over predicted TTFT, since the start */
-	struct slices error;                /* |predicted - measured| / measured, lately */
+	/* |predicted - measured| / measured, lately: as announced, and by the step model alone */
+	struct slices error, model_error;
 };
 
 void latency_engine_init(const struct worker *w, struct engine_latency *latency);

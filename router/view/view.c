@@ -3,6 +3,7 @@
 
 #include "router/limits.h"
 
+#include <math.h>
 #include <string.h>
 
 static const double calibration_alpha = 0.15;
@@ -258,6 +259,9 @@ void view_calibration_learn(struct view_calibration *c, const struct view *v,
 		ratio = calibration_most;
 	if (ratio < 1 / calibration_most)
 		ratio = 1 / calibration_most;
-	c->ratio = known == 0 ? ratio : known + calibration_alpha * (ratio - known);
+	/* A geometric mean that begins at 1: one wait that was misjudged shows by a third, not
+	 * whole, and a ratio and its inverse cancel out. */
+	known = known == 0 ? 1 : known;
+	c->ratio = known * pow(ratio / known, calibration_alpha);
 	c->learnt_ns = v->now_ns;
 }

@@ -41,10 +41,13 @@ def prediction(t, speed=10):
         told = live(t, place, speed, "--limit", 100, "--rate", RATE, "--measure", 40,
                     "--think-max", 20)
         page = place.metrics()
-        errors = [page[f'turnward_ttft_prediction_error_median{{engine="e{i}"}}']
+        errors = [page[f'turnward_ttft_prediction_error_median{{engine="e{i}",by="announced"}}']
                   for i in range(4)]
+        model = [page[f'turnward_ttft_prediction_error_median{{engine="e{i}",by="model"}}']
+                 for i in range(4)]
         count = [page[f'turnward_ttft_prediction_ratio_count{{engine="e{i}"}}'] for i in range(4)]
         print(f"{policy}: median error " + ", ".join(f"{e * 100:.1f} %" for e in errors) +
+              ", before calibration " + ", ".join(f"{e * 100:.1f} %" for e in model) +
               f" over {count} first tokens; mean TTFT {told['arms'][0]['ttft_s']['mean']:.2f} "
               f"model s; run valid: {told['valid']}", flush=True)
         place.router.stop()
