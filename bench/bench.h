@@ -7,6 +7,8 @@
 	X(http, "latency and CPU of small requests")                   \
 	X(stream, "CPU and fidelity of streams")                       \
 	X(body, "CPU of large bodies, delay of their last byte")       \
+	X(agents, "CPU of eight agents, age of what they say")         \
+	X(decide, "a decision and the shared memory it reads")         \
 	X(idle, "memory of open streams, how many live at once")       \
 	X(isolation, "what stalled clients and engines do to others")  \
 	X(peers, "all of these beside every peer that is here")        \

@@ -8,6 +8,7 @@
 #include "bench/load_scan.h"
 #include "shm/base/exit.h"
 #include "shm/base/opt.h"
+#include "shm/region.h"
 
 enum { ROUNDS = 5, SLOW_ROUNDS = 3 };
 
@@ -173,6 +174,53 @@ static int fail(const char *what, int err)
 	return EXIT_RUNTIME;
 }
 
+static int json(const struct load_run *run, const struct load_target *targets, unsigned n, bool all)
+{
+	static struct load_document doc;
+	int err = load_document_begin(&doc, run->options->json, run->options->command);
+
+	if (err)
+		return err;
+	load_json(&doc.json, run);
+	load_targets_json(&doc.json, targets, n);
+	if (all) {
+		json_object_begin(&doc.json, "decide");
+		load_decide_json(&doc.json);
+		json_object_end(&doc.json);
+		json_object_begin(&doc.json, "agents");
+		load_agents_json(&doc.json);
+		json_object_end(&doc.json);
+	}
+	return load_document_end(&doc);
+}
+
+static void print(const struct load_run *run, const struct load_target *targets, unsigned n,
+		  bool all)
+{
+	load_machine_print();
+	load_print(run);
+	if (all) {
+		load_decide_print();
+		load_agents_print();
+	}
+	load_targets_print(targets, n);
+}
+
+/* What of `peers` needs no arm. */
+static unsigned others(const struct load_options *o, struct load_target *ret_targets)
+{
+	char error[REGION_ERROR_MAX] = "";
+	int err = load_decide_run(o->seconds < 1 ? 300 : 1000, o->seconds);
+
+	if (err)
+		fprintf(stderr, "decide: %s\n", strerror(-err));
+	err = load_agents_run("vllm", 2 * o->seconds, error);
+	if (err)
+		fprintf(stderr, "agents: %s\n", error[0] ? error : strerror(-err));
+	unsigned n = load_decide_targets(ret_targets);
+	return n + load_agents_targets(ret_targets + n);
+}
+
 static int load_command(const char *command, int argc, char **argv)
 {
 	static struct load_run run;
@@ -194,13 +242,13 @@ static int load_command(const char *command, int argc, char **argv)
 	rounds(&run);
 	load_sink_stop(&run.sink);
 	load_place_fini(&run.place);
+	bool all = strcmp(command, "peers") == 0;
 	unsigned n = load_targets(&run, targets);
-	if (!o.json || strcmp(o.json, "-") != 0) {
-		load_machine_print();
-		load_print(&run);
-		load_targets_print(targets, n);
-	}
-	if (o.json && (err = load_json(&run, targets, n, NULL, NULL)) < 0)
+	if (all)
+		n += others(&o, targets + n);
+	if (!o.json || strcmp(o.json, "-") != 0)
+		print(&run, targets, n, all);
+	if (o.json && (err = json(&run, targets, n, all)) < 0)
 		return fail(o.json, err);
 	return EXIT_GOOD;
 }

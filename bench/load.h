@@ -147,12 +147,8 @@ void load_targets_json(struct json *j, const struct load_target *targets, unsign
 
 void load_print(const struct load_run *run);
 
-/* Of parts measured without arms: written into the document besides. */
-typedef void load_more(struct json *j, void *ctx);
-
-/* -errno; "-" is stdout. */
-int load_json(const struct load_run *run, const struct load_target *targets, unsigned n,
-	      load_more *more, void *ctx);
+/* Arms, peers: into an open document. */
+void load_json(struct json *j, const struct load_run *run);
 
 /* Opens a document with kind, command and the machine in it; and closes it. */
 struct load_document {
@@ -162,6 +158,19 @@ struct load_document {
 };
 int load_document_begin(struct load_document *doc, const char *path, const char *command);
 int load_document_end(struct load_document *doc);
+
+/* ---- parts that need no arm: run once, told by each of the others ---- */
+
+int load_decide_run(unsigned samples, double seconds);
+unsigned load_decide_targets(struct load_target *ret_targets);
+void load_decide_print(void);
+void load_decide_json(struct json *j);
+
+/* On failure `error` (REGION_ERROR_MAX) may say more. */
+int load_agents_run(const char *head, double seconds, char *error);
+unsigned load_agents_targets(struct load_target *ret_targets);
+void load_agents_print(void);
+void load_agents_json(struct json *j);
 
 /* Kernel, processor, cores, load, the cost of a null system call: a line for people. */
 void load_machine_print(void);

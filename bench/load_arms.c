@@ -15,7 +15,7 @@
 #include "shm/base/clock.h"
 #include "shm/base/opt.h"
 
-enum { READY_S = 40, ARGS_MAX = 48, ARG_BYTES = 512, SPARE_DESCRIPTORS = 200 };
+enum { READY_S = 90, ARGS_MAX = 48, ARG_BYTES = 512, SPARE_DESCRIPTORS = 200, GREETINGS = 16 };
 
 #define ARM_ROW(id, name_, family_, program_, detail_) \
 	{ .name = name_, .family = LOAD_##family_, .program = program_, .detail = detail_ },
@@ -138,7 +138,7 @@ static int templates_find(struct load_place *place, const char *peers)
 	return access(path, R_OK) < 0 ? -errno : 0;
 }
 
-static void build_find(struct load_place *place)
+void load_build_find(struct load_place *place)
 {
 	char *slash;
 	ssize_t n = readlink("/proc/self/exe", place->build, sizeof(place->build) - 1);
@@ -155,7 +155,7 @@ int load_place_init(struct load_place *place, const struct load_sink *sink, cons
 
 	memset(place, 0, sizeof(*place));
 	place->sink = sink;
-	build_find(place);
+	load_build_find(place);
 	if (venv)
 		snprintf(place->venv, sizeof(place->venv), "%s", venv);
 	else
@@ -176,12 +176,7 @@ int load_place_init(struct load_place *place, const struct load_sink *sink, cons
 
 void load_place_fini(struct load_place *place)
 {
-	struct load_proc remove = { 0 };
-	char *argv[] = { (char[]){ "rm" }, (char[]){ "-rf" }, place->dir, NULL };
-
-	if (load_proc_exec(&remove, load_core_own(), NULL, argv) == 0)
-		while (load_proc_alive(&remove))
-			usleep(1000);
+	load_remove(place->dir);
 }
 
 /* ---- how each is started ---- */
@@ -255,7 +250,7 @@ static bool answers(uint16_t port)
 		"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 		"Content-Type: application/json\r\nConnection: close\r\n"
 		"Content-Length: 57\r\n\r\n"
-		"{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}] }";
+		"{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
 	struct sockaddr_in at = { .sin_family = AF_INET,
 				  .sin_port = htons(port),
 				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -289,6 +284,9 @@ static int greet(struct load_arm *arm)
 		}
 		nanosleep(&(struct timespec){ .tv_nsec = 20 * NS_PER_MS }, NULL);
 	}
+	/* Some register their engines one by one after they listen. */
+	for (int i = 0; i < GREETINGS; i++)
+		answers(arm->port);
 	nanosleep(&(struct timespec){ .tv_nsec = 500 * NS_PER_MS }, NULL);
 	return 0;
 }
@@ -300,12 +298,16 @@ static void last_words(const struct load_place *place, struct load_arm *arm, con
 	FILE *file = fopen(log, "re");
 	size_t len = strlen(arm->why);
 
-	while (file && fgets(line, sizeof(line), file))
-		if (strlen(line) > 1)
-			snprintf(last, sizeof(last), "%.110s", line);
+	while (file && fgets(line, sizeof(line), file)) {
+		size_t n = strcspn(line, "\n"), from = n < sizeof(last) ? 0 : n - sizeof(last) + 1;
+
+		if (n > 0) /* a log line's end says more than its beginning */
+			snprintf(last, sizeof(last), "%.*s", (int)(n - from), line + from);
+	}
 	if (file)
 		fclose(file);
-	last[strcspn(last, "\n")] = 0;
+	for (char *at = last; *at; at++)
+		*at = (unsigned char)*at < ' ' ? ' ' : *at;
 	if (last[0])
 		snprintf(arm->why + len, sizeof(arm->why) - len, ": %s", last);
 }

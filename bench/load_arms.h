@@ -64,6 +64,9 @@ void load_arm_stop(struct load_place *place, enum load_arm_id id);
 const uint16_t *load_arm_ports(const struct load_place *place, enum load_arm_id id,
 			       unsigned *ret_ports);
 
+/* Where our own program was built: place->build. */
+void load_build_find(struct load_place *place);
+
 /* A program of turnward's beside our own, or by PATH. */
 void load_program(const struct load_place *place, const char *name, char *ret_path, size_t size);
 

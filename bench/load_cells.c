@@ -202,9 +202,10 @@ static void body_hop(struct load_run *run, enum load_arm_id id)
 		}
 		load_client_free(client);
 	}
-	load_set(run, id, LOAD_FIGURE_HOP_SLOPE,
-		 load_get(run, id, LOAD_FIGURE_HOP_4M_P50) /
-			 load_get(run, id, LOAD_FIGURE_HOP_40K_P50));
+	double small = load_get(run, id, LOAD_FIGURE_HOP_40K_P50);
+	if (small > 1) /* without a router the engine may have it before the write returns */
+		load_set(run, id, LOAD_FIGURE_HOP_SLOPE,
+			 load_get(run, id, LOAD_FIGURE_HOP_4M_P50) / small);
 }
 
 void load_cell_run(struct load_run *run, enum load_arm_id id, enum load_cell cell)

@@ -264,15 +264,8 @@ static void peers_json(struct json *j, const struct load_run *run)
 	json_array_end(j);
 }
 
-int load_json(const struct load_run *run, const struct load_target *targets, unsigned n,
-	      load_more *more, void *ctx)
+void load_json(struct json *j, const struct load_run *run)
 {
-	static struct load_document doc;
-	struct json *j = &doc.json;
-	int err = load_document_begin(&doc, run->options->json, run->options->command);
-
-	if (err)
-		return err;
 	json_u64(j, "rounds", run->options->rounds);
 	json_num(j, "seconds", run->options->seconds, 4);
 	json_array_begin(j, "arms");
@@ -281,8 +274,5 @@ int load_json(const struct load_run *run, const struct load_target *targets, uns
 			arm_json(j, run, (enum load_arm_id)a);
 	json_array_end(j);
 	peers_json(j, run);
-	load_targets_json(j, targets, n);
-	if (more)
-		more(j, ctx);
-	return load_document_end(&doc);
+	json_num(j, "scan_mb_us", run->scan_mb_us, 5);
 }

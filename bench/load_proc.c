@@ -311,3 +311,14 @@ void load_proc_stop(struct load_proc *proc)
 		wait_or_kill(pids[i], STOP_TRIES);
 	proc->pid = 0;
 }
+
+void load_remove(const char *dir)
+{
+	struct load_proc proc = { 0 };
+	char words[][256] = { "rm", "-rf", "" };
+	char *argv[] = { words[0], words[1], words[2], NULL };
+
+	snprintf(words[2], sizeof(words[2]), "%s", dir);
+	if (load_proc_exec(&proc, load_core_own(), NULL, argv) == 0)
+		waitpid(proc.pid, NULL, 0);
+}

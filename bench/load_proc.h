@@ -42,6 +42,9 @@ uint64_t load_proc_cpu_ns(pid_t pid);
 /* Resident bytes of the process and its descendants. */
 uint64_t load_proc_rss(pid_t pid);
 
+/* Removes a directory of ours with all that is in it. */
+void load_remove(const char *dir);
+
 /* First line of what a program prints for `flag`, at most size - 1 bytes; "" if it does not run. */
 void load_proc_ask(const char *program, const char *flag, char *ret_text, size_t size);
 

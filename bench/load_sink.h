@@ -55,4 +55,7 @@ int load_listen(uint16_t *ret_port);
 /* A port that nobody has right now. */
 uint16_t load_port_free(void);
 
+/* The first of so many in a row; 0 when none is found. */
+uint16_t load_ports_free(unsigned n);
+
 #endif
