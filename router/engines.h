@@ -137,7 +137,7 @@ int engine_up(const struct worker *w, const struct engine *e);
  * whose pause ends first, so that there is always one where there is any.
  */
 uint64_t engines_takers(const struct worker *w, uint64_t engines);
-/* Seconds charged to one that has just come back. */
+/* Seconds charged to one that has just come back, for each request in it. */
 double engine_slow_start_s(const struct worker *w, const struct engine *e);
 
 /* The link's events when it belongs to a question of ours. */

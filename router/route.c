@@ -329,7 +329,8 @@ static void fill_engine(struct worker *w, struct exchange *x, struct engine *e, 
 	if (x->tried >> e->index & 1)
 		seen.flags |= POLICY_EXCLUDED;
 	view_engine_fill(&v, &seen, p);
-	p->penalty_s += (float)engine_slow_start_s(w, e);
+	/* For each request that it has, so that an idle one is used at once and no herd comes. */
+	p->penalty_s += (float)engine_slow_start_s(w, e) * p->num_requests;
 }
 
 /* ---- the decision ---- */

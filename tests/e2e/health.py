@@ -301,7 +301,15 @@ def engines_that_come_back_have_empty_caches_and_start_slowly(t, io):
     for n in range(2):
         eventually(lambda n=n: metric(router, "engine_up", n) == 1, 10, "it is opened")
     hit, penalty = looked_at()
-    check(hit == 0 and penalty > 1, f"after: {hit} tokens, {penalty} s")
+    check(hit == 0 and penalty == 0, f"idle, after: {hit} tokens, {penalty} s")
+    wires = [dial(router.address) for _ in range(4)]
+    for n, wire in enumerate(wires):
+        wire.send(request_bytes("POST", CHAT, chat(f"{n}", max_tokens=20000, stream=True)))
+        wire.read_until(b"data:")
+    _, penalty = looked_at()
+    check(penalty > 1, f"loaded, after: {penalty} s")
+    for wire in wires:
+        wire.close()
 
 
 @on_both_loops
