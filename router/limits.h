@@ -17,6 +17,10 @@ enum {
 	LIMIT_REQUEST_ID = 64,            /* accepted x-request-id */
 	LIMIT_WAITING_ROOM = 4096,        /* requests that wait in the router; then 503 */
 	LIMIT_STAGE_GUARDS = 64,          /* models and shapes that staging is switched off for */
+	LIMIT_BODY_MEMBERS = 64, /* of a body's root that staging looks at; clients send under 30 */
+	LIMIT_STAGE_CUTS = 512,  /* ends of messages kept of one body; longer ones: every second */
+	LIMIT_STAGED = 256,      /* requests in pieces at once; the next goes whole */
+	LIMIT_STAGE_ANSWER = 16 * 1024 * 1024, /* of a tokeniser; seven bytes a token */
 	LIMIT_STAGE_UNCLEAR = 16, /* pieces of an engine in a row of which nothing tells a hit */
 };
 
