@@ -49,6 +49,8 @@ void accesslog_request(const struct worker *w, const struct exchange *x)
 	}
 	log_u64(&line, "bytes_in", x->bytes_in);
 	log_u64(&line, "bytes_out", x->bytes_out);
+	if (x->staged)
+		log_u64(&line, "pieces", x->pieces);
 	if (x->attempts > 1)
 		log_u64(&line, "attempts", x->attempts);
 	log_end(&line);

@@ -23,6 +23,14 @@
 	X(resent_connect, "requests sent again because connecting failed")                         \
 	X(resent_reused, "requests sent again because a reused connection was closed")             \
 	X(resent_refused, "requests sent again because an engine answered 429 or 503")             \
+	X(staged_requests, "long prompts that were sent in pieces")                                \
+	X(staged_pieces, "pieces of prompts sent to engines, no users' requests")                  \
+	X(staged_pieces_cached_tokens, "of pieces, prompt tokens that were served from a cache")   \
+	X(staged_given_up, "of these prompts, sent on whole after some pieces")                    \
+	X(staged_tokenised, "prompts that engines were asked to tokenise")                         \
+	X(staged_guards, "times that staging was switched off, for a shape or an engine")          \
+	X(cold_waits, "cold prompts that waited for a cold slot")                                  \
+	X(cold_waited_us, "time that they waited")                                                 \
 	X(prompt_tokens, "prompt tokens that engines reported")                                    \
 	X(cached_tokens, "of these, served from a prefix cache")                                   \
 	X(completion_tokens, "tokens that engines reported as generated")                          \
@@ -44,6 +52,8 @@
 	X(refusals, "answers 429 and 503")                                          \
 	X(connect_failures, "connections that could not be made")                   \
 	X(aborts, "requests on the engine whose client left")                       \
+	X(staged_pieces, "pieces of prompts sent to it")                            \
+	X(staged_guards, "times that nothing told there whether pieces hit")        \
 	X(hit_tokens_predicted, "prompt tokens believed to be in its prefix cache") \
 	X(cached_tokens, "prompt tokens that it reported as cached")                \
 	X(prompt_tokens, "prompt tokens that it reported")

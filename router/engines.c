@@ -68,6 +68,9 @@ int engines_init(struct worker *w, char *error)
 		e->weight = from->weight;
 		e->any_model = from->any_model;
 		e->kv_capacity = from->kv_capacity;
+		e->kind = (uint32_t)from->kind;
+		e->stage = (uint32_t)from->stage;
+		e->step_budget = (uint32_t)from->step_budget;
 		snprintf(e->key, sizeof(e->key), "%s", from->key[0] ? from->key : set->engine_key);
 	}
 	return 0;

@@ -61,6 +61,10 @@ struct engine {
 	uint8_t configured; /* from the configuration; else found in the region */
 	double weight;
 	uint64_t kv_capacity; /* configured, tokens; 0 = as its agent says */
+	uint32_t kind;        /* enum engine_kind, configured; 0 = as its agent says */
+	uint32_t stage;       /* enum settings_stage */
+	uint32_t step_budget; /* configured, tokens; 0 = not */
+	uint8_t no_tokeniser; /* it does not tokenise; asked again after its restart */
 	char key[256];        /* sent as Authorization instead of the client's; "" = untouched */
 	struct addr_engine at;
 

@@ -99,6 +99,34 @@ static void engines(struct worker *w, FILE *out)
 #undef PRINT
 }
 
+/* Which prompts went in pieces, and why the others did not. */
+static void staging(struct worker *w, FILE *out)
+{
+	metrics_head(out, "staged_decisions_total", "counter",
+		     "prompts for engines with staging, by why they went whole; none: in pieces");
+	for (unsigned i = 0; i < STAGE_REASONS_NR; i++)
+		fprintf(out, "turnward_staged_decisions_total{reason=\"%s\"} %lu\n",
+			stage_reason_name(i), (unsigned long)w->stage.reasons[i]);
+	gauge(out, "cold_waiting", "cold prompts that wait in the router for a cold slot",
+	      admit_waiting(&w->stage.room, ADMIT_COLD));
+#define STAGING_GAUGE(text, help, value)                                                      \
+	metrics_head(out, text, "gauge", help);                                               \
+	for (uint32_t i = 0; i < w->engines_nr; i++) {                                        \
+		struct ledger_sums sums;                                                      \
+		ledger_books_get(w->ledger, i, &sums);                                        \
+		fprintf(out, "turnward_" text "{engine=\"%s\"} %lu\n", w->engines[i].at.name, \
+			(unsigned long)(value));                                              \
+	}
+	STAGING_GAUGE("engine_pieces", "pieces of prompts in the engine", sums.pieces)
+	STAGING_GAUGE("engine_staged_rest_tokens", "of prompts in pieces, not in the engine yet",
+		      sums.staged_rest_tokens)
+	STAGING_GAUGE("engine_cold_prompts", "cold prompts in progress", sums.cold_prompts)
+	STAGING_GAUGE("engine_held_requests", "waiting in the router for it", sums.held)
+	STAGING_GAUGE("engine_staging_off", "1: nothing tells there whether pieces hit",
+		      stage_guard_engine_off(&w->stage.guard, i, w->now_ns))
+#undef STAGING_GAUGE
+}
+
 /* What agents report, one gauge a field; and what they do not. */
 static void agents(struct worker *w, FILE *out)
 {
@@ -169,8 +197,8 @@ static void histograms(struct worker *w, FILE *out)
 
 static void pools(struct worker *w, FILE *out)
 {
-	const struct slab *all[] = { &w->bodies,    &w->heads, &w->outs,
-				     &w->exchanges, &w->scans, &w->routes };
+	const struct slab *all[] = { &w->bodies, &w->heads,  &w->outs,    &w->exchanges,
+				     &w->scans,  &w->routes, &w->stagings };
 
 	metrics_head(out, "memory_blocks", "gauge", "blocks of each pool in use");
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
@@ -235,6 +263,7 @@ int metrics_write(struct worker *w, FILE *out)
 	sessions_totals(&w->sessions, &sessions);
 	gauge(out, "sessions", "sessions known", (double)sessions.entries);
 	engines(w, out);
+	staging(w, out);
 	agents(w, out);
 	latency_metrics(w, out);
 	histograms(w, out);

@@ -4,6 +4,7 @@
 #include "router/http/http.h"
 #include "router/journal/journal.h"
 #include "router/net/parts.h"
+#include "router/net/staging.h"
 #include "router/view/view.h"
 #include "router/worker.h"
 #include "shm/base/clock.h"
@@ -441,6 +442,25 @@ static struct ledger_ticket ticket_of(const struct worker *w, const struct excha
 	return view_ticket(&w->params, p, index, sequences, prompt, uncached);
 }
 
+static void dispatch(struct worker *w, struct exchange *x)
+{
+	ledger_dispatch(w->ledger, &x->route->ticket, w->now_ns);
+	x->route->dispatched = 1;
+	if (x->generates)
+		waiting_add(w, x);
+}
+
+void route_send(struct worker *w, struct exchange *x, uint32_t prompt_tokens,
+		uint32_t cached_tokens, double prefill_s)
+{
+	struct ledger_ticket *ticket = &x->route->ticket;
+
+	ticket->prompt_tokens = prompt_tokens;
+	ticket->uncached_tokens = prompt_tokens > cached_tokens ? prompt_tokens - cached_tokens : 1;
+	ticket->prefill_s = prefill_s;
+	dispatch(w, x);
+}
+
 /*
  * The choice is made: into the books, before the request's first byte leaves. Nothing lies between
  * the two, so there is nothing to ask again; what is held after its choice asks policy_reprice().
@@ -460,10 +480,10 @@ static void commit(struct worker *w, struct exchange *x, const struct policy_req
 	r->predicted_raw_s = choice->predicted_raw_s;
 	w->cursor = choice->cursor;
 	r->ticket = ticket_of(w, x, &engines[choice->engine], e->index);
-	ledger_dispatch(w->ledger, &r->ticket, w->now_ns);
-	r->dispatched = 1;
-	if (x->generates)
-		waiting_add(w, x);
+	x->engine = choice->engine;
+	staging_comes(w, x, e->index, r->uncached_tokens);
+	if (!staging_choose(w, x, &engines[choice->engine], r->ticket.prefill_s))
+		dispatch(w, x);
 	if (x->generates && view_moves(request, choice))
 		count(&w->counters, COUNTER_migrations, 1);
 	view_budget_spend(&w->moves, choice);
@@ -535,6 +555,7 @@ int route_decide(struct worker *w, struct exchange *x)
 	int err, known;
 
 	take_scan(w, x);
+	staging_unhold(w, x);
 	err = find_candidates(w, x);
 	if (err)
 		return err;
@@ -555,6 +576,9 @@ int route_decide(struct worker *w, struct exchange *x)
 	journal_note(w, x, &request, engines, &choice, took);
 	if (choice.engine < 0)
 		return x->tried ? -END_CONNECT : -END_NO_ENGINE;
+	err = staging_waits(w, x, &choice, r->prompt_tokens - engines[choice.engine].hit_tokens);
+	if (err)
+		return err;
 	commit(w, x, &request, engines, &choice);
 	return choice.engine;
 }
@@ -577,6 +601,7 @@ void route_undo(struct worker *w, struct exchange *x)
 	struct route *r = x->route;
 
 	ledger_end(w->ledger, &r->ticket, LEDGER_FAILED, w->now_ns);
+	staging_uncold(w, x);
 	waiting_remove(x);
 	r->dispatched = 0;
 	r->token_seen = 0; /* assumed, as it turns out */
@@ -594,6 +619,7 @@ static void prefill_landed(struct worker *w, struct exchange *x)
 	struct engine *e = &w->engines[x->engine];
 
 	r->token_seen = 1;
+	staging_uncold(w, x);
 	ledger_first_token(w->ledger, &r->ticket, w->now_ns);
 	if (r->chain_nr && e->region_index >= 0)
 		prefix_insert(&w->prefix, e->region_index, r->chain, r->chain_nr);
@@ -667,6 +693,7 @@ static void learn(struct worker *w, struct exchange *x)
 	count_engine(&w->counters, x->engine, ENGINE_COUNTER_prompt_tokens, usage.prompt_tokens);
 	if (cached_known) {
 		count(&w->counters, COUNTER_cached_tokens, usage.cached_tokens);
+		staging_found(w, x, usage.cached_tokens);
 		count_engine(&w->counters, x->engine, ENGINE_COUNTER_cached_tokens,
 			     usage.cached_tokens);
 	}
@@ -756,8 +783,10 @@ void route_ended(struct worker *w, struct exchange *x)
 
 void route_observe(struct worker *w, struct engine *e)
 {
-	if (ledger_observe(w->ledger, &w->ledger_params, e->index, &e->state, w->now_ns))
+	if (ledger_observe(w->ledger, &w->ledger_params, e->index, &e->state, w->now_ns)) {
+		staging_restarted(w, e);
 		link_drop_idle(w, e);
+	}
 	if (e->region_index < 0)
 		return;
 	prefix_set_epoch(&w->prefix, e->region_index, route_epoch(e));
@@ -770,6 +799,7 @@ void route_observe(struct worker *w, struct engine *e)
 
 void route_engine_lost(struct worker *w, struct engine *e)
 {
+	staging_restarted(w, e);
 	e->learnt->restarts = e->own_restarts;
 	if (e->region_index >= 0)
 		prefix_reset(&w->prefix, e->region_index);
@@ -793,6 +823,7 @@ void route_publish(struct worker *w)
 		COPY(cold_prompts), COPY(held), COPY(held_tokens);
 		COPY(dispatched_total), COPY(finished_total);
 #undef COPY
+		books.staging_off = (uint64_t)stage_guard_engine_off(&w->stage.guard, i, w->now_ns);
 		books.updated_ns = w->now_ns;
 		ledger_file_publish(&w->ledger_file, i, &books);
 	}

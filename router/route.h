@@ -23,7 +23,10 @@ struct worker;
 struct exchange;
 struct engine;
 
-enum { ROUTE_HOLD = -1000 /* cannot be decided yet: engines are being asked for their models */ };
+enum {
+	ROUTE_HOLD = -1000, /* cannot be decided yet: engines are being asked for their models */
+	ROUTE_WAIT = -1001, /* waits in the router for a cold slot */
+};
 
 /* What the decision of one request needs and remembers until its end. */
 struct route {
@@ -65,13 +68,18 @@ struct route {
 int route_begin(struct worker *w, struct exchange *x);
 
 /*
- * Chooses an engine and puts the request into the books: index into worker.engines; ROUTE_HOLD; or
- * -enum conn_end. Engines in x->tried are left out.
+ * Chooses an engine and puts the request into the books: index into worker.engines; ROUTE_HOLD or
+ * ROUTE_WAIT; or -enum conn_end. Engines in x->tried are left out. With x->staging set, pieces go
+ * first and it is in the books from route_send() on.
  */
 int route_decide(struct worker *w, struct exchange *x);
 
 /* 1 if another engine than those tried could take it, of no worse standing than that. */
 int route_has_other(struct worker *w, const struct exchange *x, enum health_standing worst);
+
+/* Of a staged one: its own request is being sent, with so much of it in the engine's cache. */
+void route_send(struct worker *w, struct exchange *x, uint32_t prompt_tokens,
+		uint32_t cached_tokens, double prefill_s);
 
 /* The engine did not take it after all: out of the books, as if never sent. */
 void route_undo(struct worker *w, struct exchange *x);

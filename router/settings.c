@@ -16,6 +16,9 @@ static const char *const half_closes[] = { "abort", "continue", NULL };
 static const char *const forwarded[] = { "off", "append", "trust", NULL };
 static const char *const log_levels[] = { "error", "warn", "info", "debug", "trace", NULL };
 static const char *const log_formats[] = { "json", "text", NULL };
+/* Of stage_mode_names, what can be had. */
+static const char *const stages[] = { "off", "pieces", NULL };
+static const char *const engine_stages[] = { "as-router", "off", "pieces", NULL };
 static const char *const engine_kinds[] = { "auto", "vllm", "sglang", "llamacpp", NULL };
 
 #define AT(member) \
@@ -143,6 +146,33 @@ const struct conf_key router_keys[] = {
 	POLICY_CHOICE_PARAMS(CHOICE)
 	POLICY_REAL_PARAMS(REAL)
 
+	{ "stage", "cold_slots", CONF_REAL, AT(admit.cold_slots), "1", 0, 64, NULL, R,
+	  "cold prompts that an engine with staging takes at a time, others wait here; 0 is any "
+	  "number" },
+	{ "stage", "cold_tokens", CONF_REAL, AT(admit.cold_tokens), "8192", 1, 1e9, NULL, R,
+	  "a request with this much uncached or more on its engine is cold" },
+	{ "stage", "piece_tokens", CONF_REAL, AT(stage.piece_tokens), "0", 0, 1e6, NULL, R,
+	  "new tokens of a piece; 0 is just under one step of the engine" },
+	{ "stage", "queue_handicap", CONF_REAL, AT(admit.queue_handicap_s), "5", 0, 1e6, NULL, F,
+	  "a class goes before the next heavier one's requests that came up to this earlier [s]" },
+	{ "stage", "stage", CONF_CHOICE, AT(stage.stage), "off", 0, 0, stages, R,
+	  "how long uncached prompts let short turns through: not, or as growing prefixes with "
+	  "the client's request unchanged at last" },
+	{ "stage", "stage_alone", CONF_REAL, AT(stage.stage_alone), "0.1", 0, 100, NULL, R,
+	  "a prompt goes whole to an idle engine where fewer requests are expected meanwhile" },
+	{ "stage", "stage_block_max", CONF_REAL, AT(stage.stage_block_max), "512", 1, 1e6, NULL, R,
+	  "engines whose cache blocks are coarser get no pieces [tokens]" },
+	{ "stage", "stage_force", CONF_REAL, AT(stage.stage_force), "0", 0, 1, NULL, R,
+	  "1: pieces go on though nothing shows whether they hit, and after they missed" },
+	{ "stage", "stage_guard_off", CONF_REAL, AT(stage.stage_guard_off_s), "600", 0, 1e6, NULL,
+	  F, "staging stays off this long for a model and shape whose pieces miss [s]" },
+	{ "stage", "stage_guard_ratio", CONF_REAL, AT(stage.stage_guard_ratio), "0.9", 0, 1, NULL,
+	  R, "a second piece that finds less than this of the first cached has missed" },
+	{ "stage", "stage_last", CONF_REAL, AT(stage.stage_last), "1.25", 1, 10, NULL, R,
+	  "a prompt with no more pieces than this uncached goes whole; so does the last part" },
+	{ "stage", "step_budget", CONF_UINT, AT(step_budget), "8192", 64, 1e6, NULL, R,
+	  "tokens of one step of engines that do not tell theirs" },
+
 	{ "engine", "any_model", CONF_BOOL, IN(any_model), "no", 0, 0, NULL, N,
 	  "takes every model name, whatever its list says" },
 	{ "engine", "key", CONF_TEXT, IN(key), "", 0, 0, NULL, N | CONF_SECRET,
@@ -151,6 +181,10 @@ const struct conf_key router_keys[] = {
 	  "server software" },
 	{ "engine", "kv_capacity", CONF_UINT, IN(kv_capacity), "0", 0, 1e9, NULL, N,
 	  "tokens of its KV cache; 0 is what its agent says" },
+	{ "engine", "stage", CONF_CHOICE, IN(stage), "as-router", 0, 0, engine_stages, N,
+	  "how its long uncached prompts let short turns through" },
+	{ "engine", "step_budget", CONF_UINT, IN(step_budget), "0", 0, 1e6, NULL, N,
+	  "most tokens of one of its steps; 0 is what its agent says, else [stage] step_budget" },
 	{ "engine", "url", CONF_TEXT, IN(url), "", 0, 0, NULL, N,
 	  "http://HOST:PORT or unix:PATH" },
 	{ "engine", "weight", CONF_REAL, IN(weight), "1", 0, 100, NULL, N,
@@ -473,6 +507,8 @@ int settings_load(struct router_settings *ret_settings, struct conf *conf,
 	int err = 0;
 
 	memset(ret_settings, 0, sizeof(*ret_settings));
+	stage_params_init(&ret_settings->stage); /* what of it is no key */
+	admit_params_init(&ret_settings->admit);
 	conf_init(conf, router_keys, ret_settings);
 	if (given->file)
 		err = conf_file(conf, ret_settings, given->file, on_engine, &loading);

@@ -7,7 +7,9 @@
 #ifndef TURNWARD_ROUTER_SETTINGS_H
 #define TURNWARD_ROUTER_SETTINGS_H
 
+#include "router/admit/admit.h"
 #include "router/policy/params.h"
+#include "router/stage/params.h"
 #include "router/view/rules.h"
 #include "shm/base/addr.h"
 #include "shm/base/conf.h"
@@ -27,6 +29,7 @@ enum {
 
 enum settings_half_close { HALF_CLOSE_ABORT, HALF_CLOSE_CONTINUE };
 enum settings_forwarded { FORWARDED_OFF, FORWARDED_APPEND, FORWARDED_TRUST };
+enum settings_stage { ENGINE_STAGE_AS_ROUTER, ENGINE_STAGE_OFF, ENGINE_STAGE_PIECES };
 
 /* An engine as configured; `kind` is in the order of engine_kinds: auto, vllm, sglang, llamacpp. */
 struct settings_engine {
@@ -36,6 +39,8 @@ struct settings_engine {
 	uint64_t any_model;            /* takes any model name, whatever its list says */
 	uint64_t kv_capacity;          /* tokens; 0 = as the agent says */
 	uint64_t kind;                 /* enum engine_kind; 0 = find out */
+	uint64_t stage;                /* enum settings_stage */
+	uint64_t step_budget;          /* tokens; 0 = as the agent says, else the router's */
 	char key[SETTINGS_SECRET_MAX]; /* "" = the router's engine_key */
 	struct addr_engine at;         /* the URL, resolved */
 };
@@ -77,6 +82,11 @@ struct router_settings {
 	uint64_t health_timeout, slow_start;
 
 	struct view_rules view; /* beside the choice of an engine */
+
+	/* Long prompts in pieces, and one cold prompt an engine. */
+	struct stage_params stage;
+	struct admit_params admit;
+	uint64_t step_budget; /* of engines that do not tell theirs */
 
 	uint64_t log_level, log_format;
 	double time_scale;

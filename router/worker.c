@@ -236,6 +236,8 @@ static void pools_init(struct worker *w)
 	slab_init(&w->exchanges, "exchanges", sizeof(struct exchange), n);
 	slab_init(&w->scans, "scans", sizeof(struct scan_room), n);
 	slab_init(&w->routes, "routes", sizeof(struct route), n);
+	slab_init(&w->stagings, "stagings", sizeof(struct staging),
+		  n < LIMIT_STAGED ? n : LIMIT_STAGED);
 }
 
 static int slots_init(struct worker *w)
@@ -244,7 +246,7 @@ static int slots_init(struct worker *w)
 	w->conns = calloc(w->conns_max, sizeof(*w->conns));
 	w->links = calloc(w->links_max, sizeof(*w->links));
 	w->ledger = malloc(sizeof(*w->ledger));
-	if (!w->conns || !w->links || !w->ledger)
+	if (!w->conns || !w->links || !w->ledger || staging_init(w) < 0)
 		return -ENOMEM;
 	ledger_init(w->ledger);
 	ledger_params_init(&w->ledger_params);
@@ -442,6 +444,7 @@ static void expire(struct worker *w, uint64_t asked_ns)
 static void tick(struct worker *w)
 {
 	engines_tick(w);
+	w->stage.freed = 1; /* engines come and go, too */
 	latency_tick(w);
 	accept_again(w);
 	w->tick_ns = w->now_ns + TICK_NS;
@@ -505,6 +508,7 @@ static int turn(struct worker *w)
 		}
 		if (w->hungry)
 			conn_feed_hungry(w);
+		staging_let_out(w);
 		periodic(w);
 		shadow_turn(w, err);
 		log_flush();

@@ -13,6 +13,7 @@
 #include "router/net/conn.h"
 #include "router/net/link.h"
 #include "router/net/slab.h"
+#include "router/net/staging.h"
 #include "router/policy/policy.h"
 #include "router/prefix/prefix.h"
 #include "router/session/responses.h"
@@ -74,7 +75,7 @@ struct worker {
 	int signal_fd, signal_handle;
 
 	/* pools */
-	struct slab bodies, heads, outs, exchanges, scans, routes;
+	struct slab bodies, heads, outs, exchanges, scans, routes, stagings;
 	struct conn *conns, *conns_free, *hungry;
 	struct conn *eldest; /* of the hungry: reads on although the arena is nearly full */
 	uint32_t conns_max, conns_nr,
@@ -111,6 +112,7 @@ struct worker {
 	struct view_answers answers[WORKER_ANSWERS]; /* by model key */
 	struct policy_params params;
 	struct shadow shadow;
+	struct staging_rules stage;
 	uint64_t cursor, random;
 	struct view_budget moves;
 	struct engine_learnt *learnt; /* STATE_ENGINES_MAX, in the region */

@@ -86,6 +86,7 @@ int latency_file_find(const struct latency_file *file, const char *engine); /* i
 	X(cold_prompts, "cold prompts being staged")                                    \
 	X(held, "requests bound for it that wait in the router")                        \
 	X(held_tokens, "uncached prompt tokens of these")                               \
+	X(staging_off, "1: no pieces go there, nothing tells whether they hit")         \
 	X(dispatched_total, "requests ever sent")                                       \
 	X(finished_total, "requests ever ended, by any reason")                         \
 	X(updated_ns, "CLOCK_MONOTONIC of this record")

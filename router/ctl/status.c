@@ -50,6 +50,32 @@ static void print_policies(const struct status *s)
 	printf("\n");
 }
 
+static void print_staging(const struct status *s)
+{
+	uint64_t staged = status_counter(s, "staged_requests");
+	uint64_t waits = status_counter(s, "cold_waits");
+
+	if (staged == 0 && waits == 0)
+		return;
+	printf("staging: %lu prompts in %lu pieces, %lu of them given up; switched off %lu times; "
+	       "%lu cold prompts waited, %.1f s on average\n",
+	       (unsigned long)staged, (unsigned long)status_counter(s, "staged_pieces"),
+	       (unsigned long)status_counter(s, "staged_given_up"),
+	       (unsigned long)status_counter(s, "staged_guards"), (unsigned long)waits,
+	       waits ? (double)status_counter(s, "cold_waited_us") * 1e-6 / (double)waits : 0);
+}
+
+static void print_engine_staging(const struct status_engine *e)
+{
+	if (!e->have_books)
+		return;
+	if (e->books.pieces || e->books.held)
+		printf("  %lu pieces, %lu held", (unsigned long)e->books.pieces,
+		       (unsigned long)e->books.held);
+	if (e->books.staging_off)
+		printf("  no pieces: nothing tells whether they hit");
+}
+
 static void print(const struct status *s)
 {
 	static const char *const healths[] = { "unknown", "up", "stalled", "down" };
@@ -57,6 +83,7 @@ static void print(const struct status *s)
 	printf("%s: %s\n", s->region, s->sentence);
 	if (s->router_present)
 		print_policies(s);
+	print_staging(s);
 	printf("\n");
 	printf("%-16s %-8s %8s %9s %9s %9s %9s %9s %8s %6s\n", "engine", "health", "age ms",
 	       "running", "waiting", "kv used", "in flight", "pending", "ttft p90", "by");
@@ -85,6 +112,7 @@ static void print(const struct status *s)
 			printf(" %8.3f %6s", e->timing.ttft_p90_s, e->timing_source);
 		else
 			printf(" %8s %6s", "-", "-");
+		print_engine_staging(e);
 		printf("%s\n", e->drain ? "  drained" : "");
 	}
 }

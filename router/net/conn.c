@@ -4,6 +4,7 @@
 
 #include "router/accesslog.h"
 #include "router/net/parts.h"
+#include "router/net/staging.h"
 #include "router/route.h"
 #include "router/worker.h"
 #include "shm/base/clock.h"
@@ -442,6 +443,15 @@ static conn_action *const actions[CONN_STATES_NR][CONN_EVENTS_NR] = {
 			[CONN_EV_DECIDE] = decide,
 			[CONN_EV_TIMEOUT] = hold_late,
 			[CONN_EV_CLIENT_TOOK] = took },
+	[CONN_STAGE] = { [CONN_EV_CLIENT_BYTES] = intake_late_bytes,
+			 [CONN_EV_CLIENT_GONE] = hang_up,
+			 [CONN_EV_CLIENT_TOOK] = took,
+			 [CONN_EV_ENGINE_UP] = staging_up,
+			 [CONN_EV_ENGINE_DOWN] = staging_down,
+			 [CONN_EV_ENGINE_TOOK] = staging_took,
+			 [CONN_EV_ENGINE_BYTES] = staging_bytes,
+			 [CONN_EV_ENGINE_EOF] = staging_down,
+			 [CONN_EV_TIMEOUT] = staging_late },
 	[CONN_DIAL] = { [CONN_EV_CLIENT_BYTES] = intake_late_bytes,
 			[CONN_EV_CLIENT_FILLED] = intake_late_filled,
 			[CONN_EV_CLIENT_GONE] = hang_up,

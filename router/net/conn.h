@@ -9,6 +9,7 @@
 #ifndef TURNWARD_ROUTER_NET_CONN_H
 #define TURNWARD_ROUTER_NET_CONN_H
 
+#include "router/admit/admit.h"
 #include "router/chat/watch.h"
 #include "router/http/http.h"
 #include "router/http/path.h"
@@ -26,6 +27,7 @@
 struct worker;
 struct link;
 struct exchange;
+struct staging;
 
 #define CONN_STATES(X)                                                       \
 	X(FREE, "in the pool")                                               \
@@ -33,6 +35,7 @@ struct exchange;
 	X(HEAD, "receiving the request head")                                \
 	X(BODY, "receiving the body, not decided")                           \
 	X(HOLD, "complete, waiting until an engine can be chosen")           \
+	X(STAGE, "pieces of its prompt are sent before it")                  \
 	X(DIAL, "engine chosen, connecting to it")                           \
 	X(WAIT, "request on its way or sent, no answer yet")                 \
 	X(RELAY, "the answer flows")                                         \
@@ -179,6 +182,16 @@ struct exchange {
 
 	/* the decision (route.c) */
 	struct route *route;
+
+	/* before it is sent (room.c, staging.c) */
+	struct admit_entry wait; /* for a cold slot */
+	uint8_t held;            /* that is in the books of wait.engine */
+	uint8_t cold;            /* 1 + the engine that has it among its cold prompts, 0 = none */
+	uint8_t staged;          /* it goes, or went, in pieces */
+	uint32_t pieces;         /* that were answered */
+	uint32_t pieces_tokens;  /* of its prompt that they have brought into the engine's cache */
+	uint64_t guard_key;      /* of model and shape, with pieces */
+	struct staging *staging; /* NULL = no pieces are to be sent */
 
 	/* the engine's side */
 	struct link *link;

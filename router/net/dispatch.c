@@ -1,6 +1,7 @@
 /* Takes a request to an engine: choose, dial, send, and the few cases in which it is sent again. */
 #include "router/net/parts.h"
 
+#include "router/net/staging.h"
 #include "router/route.h"
 
 #include <assert.h>
@@ -17,7 +18,7 @@ static struct engine *engine_of(struct worker *w, const struct exchange *x)
 }
 
 /* Connects to x->engine, or takes a link that rests. */
-static enum conn_state dispatch_start(struct worker *w, struct conn *c, int fresh)
+enum conn_state dispatch_start(struct worker *w, struct conn *c, int fresh)
 {
 	struct exchange *x = c->x;
 	struct engine *e = engine_of(w, x);
@@ -52,12 +53,18 @@ enum conn_state dispatch_decide(struct worker *w, struct conn *c)
 			client_timer(w, c, w->set->connect_timeout);
 		return CONN_HOLD;
 	}
+	if (engine == ROUTE_WAIT) {
+		client_timer(w, c, 0);
+		return CONN_HOLD;
+	}
 	if (engine < 0)
 		return exchange_fail(w, c, -engine);
 	x->engine = engine;
 	x->decided_ns = w->now_ns;
 	if (x->complete)
 		scan_release(w, x);
+	if (x->staging)
+		return staging_begin(w, c);
 	return dispatch_start(w, c, 0);
 }
 
@@ -94,37 +101,53 @@ const char *via_line(const struct worker *w, unsigned minor, char *text, size_t 
 	return text;
 }
 
-/* The head as the engine gets it, written anew for each engine: its key may differ. */
-static int write_head(struct worker *w, struct exchange *x)
+/* Written anew for each engine: its key may differ. */
+int dispatch_head_write(struct worker *w, struct exchange *x, struct http_forward *how, char *out,
+			size_t size, size_t *ret_len)
 {
 	struct engine *e = engine_of(w, x);
-	const char *buf = (const char *)x->head->data;
+	const char *buf = (const char *)x->head->data, *mine = how->extra ? how->extra : "";
 	char authorization[320], address[ADDR_TEXT_MAX], via[SETTINGS_WORD_MAX + 16];
+	char extra[sizeof(via) + 64];
+
+	if (e->key[0]) {
+		snprintf(authorization, sizeof(authorization), "Bearer %s", e->key);
+		how->authorization = authorization;
+	} else if (w->api_keys.nr) {
+		how->authorization = ""; /* the client's key is ours, not the engine's */
+	}
+	if (http_request_parse(&w->head, buf, x->head_len) < 0)
+		return -EPROTO;
+	if (adds_address(w, &w->head) && client_address(w, x->conn, address))
+		how->client_address = address;
+	if (!via_line(w, w->head.minor, via, sizeof(via)))
+		via[0] = 0;
+	snprintf(extra, sizeof(extra), "%s%s", via, mine);
+	how->extra = extra[0] ? extra : NULL;
+	if (http_request_write(out, size, &w->head, buf, how, ret_len) < 0)
+		return -ENOSPC;
+	return 0;
+}
+
+/* The head of the client's own request. */
+static int write_head(struct worker *w, struct exchange *x)
+{
 	struct http_forward how = {
 		.framing = x->framing == HTTP_NO_BODY ? HTTP_NO_BODY : HTTP_LENGTH,
 		.content_length = x->framing == HTTP_LENGTH ? x->length : x->received,
 		.request_id = x->id,
 	};
 	size_t len;
+	int err;
 
-	if (e->key[0]) {
-		snprintf(authorization, sizeof(authorization), "Bearer %s", e->key);
-		how.authorization = authorization;
-	} else if (w->api_keys.nr) {
-		how.authorization = ""; /* the client's key is ours, not the engine's */
-	}
-	if (http_request_parse(&w->head, buf, x->head_len) < 0)
-		return -EPROTO;
-	if (adds_address(w, &w->head) && client_address(w, x->conn, address))
-		how.client_address = address;
-	how.extra = via_line(w, w->head.minor, via, sizeof(via));
 	if (!x->out_head)
 		x->out_head = block_take(&w->heads);
 	if (!x->out_head)
 		return -ENOBUFS;
-	if (http_request_write((char *)x->out_head->data, block_capacity(&w->heads), &w->head, buf,
-			       &how, &len) < 0)
-		return -ENOSPC;
+	err = dispatch_head_write(w, x, &how, (char *)x->out_head->data, block_capacity(&w->heads),
+				  &len);
+	if (err < 0)
+		return err;
 	x->out_head->start = 0;
 	x->out_head->end = len;
 	return 0;
@@ -268,7 +291,7 @@ void dispatch_trial_void(struct worker *w, struct exchange *x)
 }
 
 /* Closes this engine's connection first; dispatch_closed() goes on from there. */
-static enum conn_state again(struct worker *w, struct conn *c, int other)
+enum conn_state dispatch_again(struct worker *w, struct conn *c, int other)
 {
 	struct exchange *x = c->x;
 
@@ -313,7 +336,7 @@ enum conn_state dispatch_down(struct worker *w, struct conn *c, const struct con
 	/* Where all others are in a pause, the one that ends first was this one. */
 	if (can_resend(x) && route_has_other(w, x, HEALTH_SPARED)) {
 		count(&w->counters, COUNTER_resent_connect, 1);
-		return again(w, c, 1);
+		return dispatch_again(w, c, 1);
 	}
 	return exchange_fail(w, c, END_CONNECT);
 }
@@ -326,7 +349,7 @@ enum conn_state dispatch_broke(struct worker *w, struct conn *c, const struct co
 	if (x->reused && !x->resent && !x->heard && can_resend(x) && w->set->retry_reused) {
 		x->resent = 1;
 		count(&w->counters, COUNTER_resent_reused, 1);
-		return again(w, c, 0);
+		return dispatch_again(w, c, 0);
 	}
 	count_engine(&w->counters, x->engine, ENGINE_COUNTER_errors, 1);
 	return exchange_fail(w, c, END_ENGINE_GONE);
@@ -341,15 +364,17 @@ enum conn_state dispatch_refused(struct worker *w, struct conn *c)
 	if (x->relayed_event || x->tried || !can_resend(x) || !route_has_other(w, x, HEALTH_OPEN))
 		return CONN_STATES_NR;
 	count(&w->counters, COUNTER_resent_refused, 1);
-	return again(w, c, 1);
+	return dispatch_again(w, c, 1);
 }
 
 /* ---- the end ---- */
 
 void dispatch_release(struct worker *w, struct exchange *x)
 {
-	struct link *link = x->link;
+	struct link *link;
 
+	staging_over(w, x);
+	link = x->link;
 	x->link = NULL;
 	if (link && link->sending) { /* the loop still reads these bytes */
 		link->held_head = x->out_head;

@@ -52,6 +52,7 @@ int bodies_beyond(const struct worker *w, unsigned percent); /* of the body aren
 void scan_release(struct worker *w, struct exchange *x);
 
 /* dispatch.c */
+enum conn_state dispatch_start(struct worker *w, struct conn *c, int fresh);
 enum conn_state dispatch_decide(struct worker *w, struct conn *c);
 void dispatch_pump(struct worker *w, struct exchange *x);
 /* In WAIT: for the rest of the body as long as the client sends, then for the engine's answer. */
@@ -63,6 +64,12 @@ conn_action dispatch_up, dispatch_down, dispatch_closed, dispatch_took, dispatch
 enum conn_state dispatch_refused(struct worker *w, struct conn *c);
 /* The line that names us in Via, for a message received in HTTP/1.minor; NULL without `via`. */
 const char *via_line(const struct worker *w, unsigned minor, char *text, size_t size);
+
+/* The client's head as this engine gets it; how->extra and path are the caller's. 0 or -errno. */
+int dispatch_head_write(struct worker *w, struct exchange *x, struct http_forward *how, char *out,
+			size_t size, size_t *ret_len);
+/* Closes this engine's connection; then another engine is chosen, or this one dialled again. */
+enum conn_state dispatch_again(struct worker *w, struct conn *c, int other);
 
 /* relay.c */
 conn_action relay_head_bytes, relay_bytes, relay_eof;

@@ -30,19 +30,15 @@ static void assert_value(const char *text, enum chat_map_key key, const char *va
 
 #define USER(text)      "{\"role\":\"user\",\"content\":\"" text "\"}"
 #define ASSISTANT(text) "{\"content\":\"" text "\",\"role\":\"assistant\"}"
-#define TOOL(text)      "{\"role\":\"tool\",\"content\":[{\"role\":\"user\",\"text\":\"" text "\"}]}"
+#define TOOL(text)      "{\"role\":\"tool\",\"content\":[{\"role\":\"user\",\"t\":\"" text "\"}]}"
 
+/* clang-format off */
 static const char *const talk =
-	"{ \"model\" : \"a \\\"b\\\" c\" , \"messages\": [" USER("one, {\\\"two\\\"") "," ASSISTANT(
-		"x") "," TOOL("r1") "," TOOL("r2") "," ASSISTANT("y") "," USER("z") " ] ,\"n\":1,"
-										    "\"tools\":[{"
-										    "\"messages\":["
-										    "1]}],"
-										    "\"stream\":"
-										    "true,\"odd "
-										    "one\":{"
-										    "\"stop\":[\"]"
-										    "\"]}}";
+	"{ \"model\" : \"a \\\"b\\\" c\" , \"messages\": ["
+	USER("one, {\\\"two\\\"") "," ASSISTANT("x") "," TOOL("r1") "," TOOL("r2") ","
+	ASSISTANT("y") "," USER("z") " ] ,\"n\":1,"
+	"\"tools\":[{\"messages\":[1]}],\"stream\":true,\"odd one\":{\"stop\":[\"]\"]}}";
+/* clang-format on */
 
 static void members_are_where_they_are(void **state)
 {

@@ -1,0 +1,538 @@
+#!/usr/bin/env python3
+"""Staging on live connections: pieces before the request, cold slots, the guard, the books."""
+import json
+import os
+import random
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from harness import *  # noqa: E402,F403
+
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+STEP, PIECE = 1024, 960  # of a step, a sixteenth is left to those that decode
+
+
+def on_both_loops(function):
+    for io in ("uring", "epoll"):
+        def on_one(t, io=io):
+            function(t, io)
+        on_one.__name__ = f"{function.__name__}_on_{io}"
+        case(on_one)
+
+
+def metric(router, name):
+    page = ask(router.admin, "GET", "/metrics").body.decode()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in page.split("\n")
+               if line.startswith("turnward_" + name + " ")
+               or line.startswith("turnward_" + name + "{"))
+
+
+def reason(router, name):
+    return metric(router, f'staged_decisions_total{{reason="{name}"}}')
+
+
+def idle(router):
+    """Nothing is left in any book."""
+    def settled():
+        return all(metric(router, name) == 0 for name in (
+            "requests_inflight", "engine_inflight_requests", "engine_pieces", "engine_cold_prompts",
+            "engine_staged_rest_tokens", "engine_held_requests", "engine_pending_prefill_tokens",
+            "cold_waiting", 'memory_blocks{pool="bodies"}', 'memory_blocks{pool="stagings"}'))
+    eventually(settled, 10, "the books are empty")
+    equal(metric(router, "requests_started_total"),
+          metric(router, "requests_completed_total") + metric(router, "requests_failed_total") +
+          metric(router, "requests_aborted_total"), "started")
+
+
+def words(number, seed):
+    draw = random.Random(seed)
+    return " ".join("".join(draw.choice("abcdefgh") for _ in range(4)) for _ in range(number))
+
+
+def chat(number=4000, seed=1, parts=8, **more):
+    """A talk of so many words; the last message is a user's."""
+    roles = ["user", "assistant"] * parts
+    messages = [{"role": "system", "content": "be brief"}]
+    messages += [{"role": roles[i], "content": words(number // parts, f"{seed}/{i}")}
+                 for i in range(parts - 1)]
+    if messages[-1]["role"] == "user":
+        messages.append({"role": "assistant", "content": "well"})
+    messages.append({"role": "user", "content": words(number // parts, f"{seed}/end")})
+    return {"model": "m", "messages": messages, "max_tokens": 8, **more}
+
+
+class Caching:
+    """An engine's side of it: one id a word, a prefix cache of blocks, and what it was asked."""
+
+    def __init__(self, details=True, hits=True, tokenises=True, delay=0.0):
+        self.details, self.hits, self.tokenises, self.delay = details, hits, tokenises, delay
+        self.kept = set()
+        self.lock = threading.Lock()
+        self.pieces, self.requests, self.asked = [], [], 0
+        self.hook = None  # called with the number of pieces so far, before one is answered
+
+    @staticmethod
+    def ids(body):
+        text = [json.dumps(body[k]) for k in ("tools", "system", "instructions") if k in body]
+        messages = body.get("messages", body.get("input", []))
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        for message in messages:
+            text += [message.get("role", "item"), json.dumps(message.get("content",
+                                                                         message.get("output")))]
+        return [hash(word) % 100000 for word in " ".join(text).split()]
+
+    def prefill(self, ids):
+        """Cached tokens of it, in blocks of 16; from now on all of it is."""
+        cached = 0
+        with self.lock:
+            for end in range(16, len(ids) + 1, 16):
+                key = hash(tuple(ids[:end]))
+                if key in self.kept and self.hits and cached == end - 16:
+                    cached = end
+                self.kept.add(key)
+        return min(cached, len(ids) - 1)
+
+    def usage(self, ids):
+        usage = {"prompt_tokens": len(ids), "completion_tokens": 1}
+        cached = self.prefill(ids)
+        if self.details:
+            usage["prompt_tokens_details"] = {"cached_tokens": cached}
+        return usage
+
+    def __call__(self, wire, request):
+        body = request.json()
+        if request.target == "/tokenize":
+            self.asked += 1
+            if not self.tokenises:
+                wire.send(response_bytes(404, {"detail": "Not Found"}))
+                return True
+            ids = self.ids(body)
+            wire.send(response_bytes(200, {"count": len(ids), "max_model_len": 9, "tokens": ids}))
+            return True
+        ids = body["prompt"] if request.target == "/v1/completions" else self.ids(body)
+        if request.get("x-turnward-internal") == "piece":
+            with self.lock:
+                self.pieces.append((request, ids))
+                number = len(self.pieces)
+            time.sleep(self.delay)
+            if self.hook and self.hook(number, wire) is False:
+                return False
+            wire.send(response_bytes(200, {"choices": [{"text": "x"}], "usage": self.usage(ids)}))
+            return True
+        self.requests.append((request, ids))
+        usage = self.usage(ids)
+        if body.get("stream"):
+            wire.send(STREAM_HEAD + token("a") + event({"choices": [], "usage": usage}) + DONE)
+        else:
+            wire.send(response_bytes(200, {"choices": [{"message": {"content": "ab"}}],
+                                           "usage": usage}))
+        return True
+
+
+def staged(t, io, *engines, kind="vllm", alone="0", args=(), **settings):
+    """A router that stages on these engines."""
+    lines = ["[router]", f"io = {io}", "[stage]", "stage = pieces", f"stage_alone = {alone}",
+             f"step_budget = {STEP}", "cold_tokens = 2000"]
+    lines += [f"{key} = {value}" for key, value in settings.items()]
+    for i, engine in enumerate(engines):
+        lines += [f"[engine e{i}]", f"url = {engine.url}", f"kind = {kind}"]
+    router = t.router(args=("-c", t.write("staged.conf", "\n".join(lines) + "\n"), *args))
+    eventually(lambda: metric(router, "engine_models_known") == len(engines), 5, "lists are known")
+    return router
+
+
+# ---- pieces ----
+
+@on_both_loops
+def a_long_prompt_comes_as_growing_prefixes_and_then_unchanged(t, io):
+    cache = Caching()
+    router = staged(t, io, t.engine(cache))
+    before = metric(router, "requests_started_total")
+    raw = json.dumps(chat(tools=[{"type": "function", "function": {"name": "f"}}], n=1,
+                          stop=["END"], cache_salt="s", stream=True), indent=1)
+    answer = ask(router.address, "POST", CHAT, raw, [("Authorization", "Bearer mine"),
+                                                     ("x-data-parallel-rank", "1"),
+                                                     ("x-request-id", "one")])
+    equal(answer.status, 200)
+    (last, whole), = cache.requests
+    equal(last.body.decode(), raw, "the client's request")
+    equal(last.get("x-request-id"), "one")
+    check(last.get("x-turnward-internal") is None, "the request itself is marked")
+    check(len(cache.pieces) >= 3, f"{len(cache.pieces)} pieces")
+    length = 0
+    for piece, ids in cache.pieces:
+        equal(ids, whole[:len(ids)], "a prefix")
+        equal(len(ids) % 16, 0, "whole blocks")
+        check(0 < len(ids) - length <= PIECE, f"{len(ids) - length} new tokens")
+        length = len(ids)
+        body = piece.json()
+        equal(set(body), {"model", "prompt", "max_tokens", "temperature", "cache_salt"}, "members")
+        equal((body["max_tokens"], body["cache_salt"]), (1, "s"))
+        equal(piece.get("authorization"), "Bearer mine")
+        equal(piece.get("x-data-parallel-rank"), "1")
+        contains(piece.get("x-request-id"), "one-p")
+    check(len(whole) - length <= 1.25 * PIECE, "the rest is as long as a piece and a quarter")
+    equal(metric(router, "staged_pieces_total"), len(cache.pieces))
+    equal(metric(router, "requests_started_total") - before, 1, "users' requests")
+    equal(metric(router, "prompt_tokens_total"), len(whole), "prompt tokens of users")
+    router.wait_log("request", pieces=len(cache.pieces))
+    equal(sum('"path":"CHAT"' in line or '"path":"COMPLETIONS"' in line for line in router.err), 1,
+          "lines of the log")
+    idle(router)
+
+
+@on_both_loops
+def bodies_that_no_tokeniser_reads_are_cut_between_messages(t, io):
+    cache = Caching()
+    router = staged(t, io, t.engine(cache), kind="auto")
+    talk = chat(6000, parts=24)
+    claude = {"model": "m", "system": "be brief", "max_tokens": 8, "stop_sequences": ["x"],
+              "stream": True, "tool_choice": {"type": "any"}, "tools": [{"name": "f"}],
+              "messages": talk["messages"][1:]}
+    codex = {"model": "m", "instructions": "be brief", "max_output_tokens": 8, "store": True,
+             "input": [{"type": "message", **m} for m in chat(6000, 2, 24)["messages"][1:]]}
+    for target, body, limit in ((MESSAGES, claude, "max_tokens"),
+                                (RESPONSES, codex, "max_output_tokens"),
+                                (CHAT, chat(6000, 3, 24), "max_tokens")):
+        cache.pieces, cache.requests = [], []
+        raw = json.dumps(body)
+        equal(ask(router.address, "POST", target, raw).status, 200)
+        (last, whole), = cache.requests
+        equal(last.body.decode(), raw, "the client's request")
+        check(len(cache.pieces) >= 3, f"{target}: {len(cache.pieces)} pieces")
+        key = "input" if target == RESPONSES else "messages"
+        length = 0
+        for piece, ids in cache.pieces:
+            got = piece.json()
+            equal(piece.target, target)
+            equal(got[limit], 1)
+            equal(got[key], body[key][:len(got[key])], "messages")
+            equal(got[key][-1]["role"], "user", "the last message")
+            equal(ids, whole[:len(ids)], "a prefix")
+            check(len(ids) > length, "they do not grow")
+            length = len(ids)
+            for name in ("stop_sequences", "stream", "tool_choice"):
+                check(name not in got, name)
+            equal(got.get("tools"), body.get("tools"), "tools")
+            equal(got.get("store", False), False)
+    equal(cache.asked, 0, "questions to the tokeniser")
+    idle(router)
+
+
+@on_both_loops
+def an_engine_without_a_tokeniser_is_asked_once(t, io):
+    cache = Caching(tokenises=False)
+    router = staged(t, io, t.engine(cache))
+    for seed in range(3):
+        equal(ask(router.address, "POST", CHAT, chat(6000, seed, 24)).status, 200)
+    equal(cache.asked, 1, "times that it was asked")
+    check(len(cache.pieces) >= 9, f"{len(cache.pieces)} pieces")
+    equal(len(cache.requests), 3)
+    idle(router)
+
+
+@on_both_loops
+def nobody_pays_when_there_is_nothing_to_gain(t, io):
+    cache = Caching()
+    router = staged(t, io, t.engine(cache), alone="0.1")
+    equal(ask(router.address, "POST", CHAT, chat()).status, 200)
+    equal(reason(router, "alone"), 1)
+    equal(ask(router.address, "POST", CHAT, chat(300)).status, 200)
+    equal(reason(router, "short"), 1)
+    equal(ask(router.address, "POST", CHAT, chat()).status, 200)  # it is cached by now
+    equal(reason(router, "short"), 2)
+    equal((cache.asked, len(cache.pieces)), (0, 0), "asked, pieces")
+    idle(router)
+
+
+@on_both_loops
+def what_cannot_be_cut_goes_whole_and_its_reason_is_counted(t, io):
+    cache = Caching()
+    router = staged(t, io, t.engine(cache), cold_slots=0)
+    images = chat(seed=1)
+    images["messages"][1]["content"] = [
+        {"type": "text", "text": words(4000, 5)},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+    equal(ask(router.address, "POST", CHAT, images).status, 200)
+    equal(reason(router, "images"), 1)
+    equal(ask(router.address, "POST", CHAT, chat(seed=2, prompt_logprobs=1)).status, 200)
+    equal(reason(router, "prompt-logprobs"), 1)
+    equal(ask(router.address, "POST", RESPONSES, {"model": "m", "input": words(4000, 6)}).status,
+          200)
+    equal(reason(router, "shape"), 1)
+    equal(len(cache.pieces), 0, "pieces")
+    equal(len(cache.requests), 3)
+    idle(router)
+
+
+@on_both_loops
+def without_the_key_nothing_is_asked(t, io):
+    cache = Caching()
+    engine = t.engine(cache)
+    router = staged(t, io, engine, args=("--set", "stage=off"))
+    equal(ask(router.address, "POST", CHAT, chat()).status, 200)
+    equal((cache.asked, len(cache.pieces), len(cache.requests)), (0, 0, 1))
+    equal(metric(router, "staged_decisions_total"), 0)
+    idle(router)
+
+
+# ---- the guard ----
+
+@on_both_loops
+def pieces_that_miss_are_given_up_at_the_second(t, io):
+    cache = Caching(hits=False)
+    router = staged(t, io, t.engine(cache))
+    equal(ask(router.address, "POST", CHAT, chat(8000)).status, 200)
+    equal(len(cache.pieces), 2, "pieces")
+    equal(ask(router.address, "POST", CHAT, chat(8000, 2)).status, 200)
+    equal(len(cache.pieces), 2, "pieces after the guard has spoken")
+    equal(len(cache.requests), 2)
+    equal(reason(router, "missed"), 1)
+    equal(reason(router, "guard"), 1)
+    equal(sum("did not find the one before" in line for line in router.err), 1, "lines of the log")
+    idle(router)
+
+
+@on_both_loops
+def force_goes_on_all_the_same(t, io):
+    cache = Caching(hits=False)
+    router = staged(t, io, t.engine(cache), stage_force=1)
+    equal(ask(router.address, "POST", CHAT, chat(8000)).status, 200)
+    check(len(cache.pieces) > 4, f"{len(cache.pieces)} pieces")
+    idle(router)
+
+
+@on_both_loops
+def a_request_that_does_not_find_its_own_pieces_ends_it(t, io):
+    cache = Caching()
+    real = cache.ids
+    cache.ids = lambda body: real(body) if "add_generation_prompt" in body else [7] + real(body)
+    router = staged(t, io, t.engine(cache))
+    equal(ask(router.address, "POST", CHAT, chat()).status, 200)
+    check(len(cache.pieces) >= 3, "pieces")
+    pieces = len(cache.pieces)
+    equal(ask(router.address, "POST", CHAT, chat(seed=2)).status, 200)
+    equal(len(cache.pieces), pieces, "pieces of the next")
+    equal(sum("did not find its own pieces" in line for line in router.err), 1, "lines of the log")
+    idle(router)
+
+
+@on_both_loops
+def without_any_evidence_an_engine_gets_no_pieces(t, io):
+    cache = Caching(details=False)
+    router = staged(t, io, t.engine(cache))
+    for seed in range(3):
+        equal(ask(router.address, "POST", CHAT, chat(8000, seed)).status, 200)
+    equal(len(cache.pieces), 2, "pieces")
+    equal(reason(router, "evidence"), 3)
+    equal(metric(router, "engine_staging_off"), 1)
+    equal(sum("--enable-prompt-tokens-details" in line for line in router.err), 1, "lines")
+    eventually(lambda: "nothing tells whether they hit" in t.run(
+        "turnward", "status", "--region", t.region).out, 5, "status says it")
+    contains(t.run("turnward", "status", "--region", t.region).out,
+             "staging: 1 prompts in 2 pieces, 1 of them given up; switched off 1 times")
+    idle(router)
+
+
+@on_both_loops
+def the_engines_own_counters_are_evidence_enough(t, io):
+    for hits in (True, False):
+        cache = Caching(details=False, hits=hits)
+        sums = {"queries": 0, "hits": 0}
+        cached_of = cache.prefill
+
+        def prefill(ids, sums=sums, cached_of=cached_of):
+            cached = cached_of(ids)
+            sums["queries"] += len(ids)
+            sums["hits"] += cached
+            return cached
+        cache.prefill = prefill
+        engine = t.engine(cache)
+        engine.answers["/metrics"] = lambda sums=sums: response_bytes(200, "".join(
+            f'vllm:{name}{{model_name="m"}} {value}\n' for name, value in (
+                ("num_requests_running", 0), ("num_requests_waiting", 0),
+                ("prefix_cache_queries_total", sums["queries"]),
+                ("prefix_cache_hits_total", sums["hits"]))))
+        router = staged(t, io, engine)
+        agent = t.start("turnward-agent", "--engine", f"e0={engine.url}", "--kind", "vllm",
+                        "--period", "20", "--region", t.region)
+        eventually(lambda: metric(router, "agent_queried_tokens_total") == 0 and
+                   metric(router, "agent_attached") == 1, 5, "the agent is read")
+        equal(ask(router.address, "POST", CHAT, chat(8000)).status, 200)
+        if hits:
+            check(len(cache.pieces) > 4, f"{len(cache.pieces)} pieces")
+            equal(metric(router, "staged_guards_total"), 0)
+        else:
+            equal(len(cache.pieces), 2, "pieces")
+            equal(reason(router, "missed"), 1)
+        idle(router)
+        agent.stop()
+        router.stop()
+
+
+# ---- faults ----
+
+@on_both_loops
+def an_engine_that_dies_between_pieces_is_left(t, io):
+    caches = [Caching(), Caching()]
+    engines = [t.engine(cache) for cache in caches]
+    for cache, engine in zip(caches, engines):
+        def hook(number, wire, engine=engine):
+            if number == 2 and not any(c.requests for c in caches) and \
+                    sum(len(c.pieces) for c in caches) == 2:
+                engine.die()
+                return False
+            return True
+        cache.hook = hook
+    router = staged(t, io, *engines)
+    equal(ask(router.address, "POST", CHAT, chat(6000)).status, 200)
+    equal(sum(len(c.requests) for c in caches), 1)
+    first = [c for c in caches if not c.requests][0]
+    equal(len(first.pieces), 2, "pieces of the engine that died")
+    idle(router)
+
+
+@on_both_loops
+def a_piece_refused_is_no_harm(t, io):
+    cache = Caching()
+    engine = t.engine()
+
+    def script(wire, request):
+        if request.get("x-turnward-internal") == "piece":
+            wire.send(response_bytes(400, {"error": {"message": "no"}}))
+            return True
+        return cache(wire, request)
+    engine.script = script
+    router = staged(t, io, engine)
+    equal(ask(router.address, "POST", CHAT, chat()).status, 200)
+    equal(ask(router.address, "POST", CHAT, chat(seed=2)).status, 200)
+    equal(metric(router, "staged_pieces_total"), 1)
+    equal(reason(router, "refused"), 1)
+    idle(router)
+
+
+@on_both_loops
+def a_piece_that_takes_too_long_is_closed_and_the_request_goes(t, io):
+    cache = Caching()
+    gone = threading.Event()
+
+    def hook(number, wire):
+        if number > 1:
+            return True
+        wire.wait_closed(10)
+        gone.set()
+        return False
+    cache.hook = hook
+    router = staged(t, io, t.engine(cache), args=("--set", "first_byte_timeout=700ms"))
+    equal(ask(router.address, "POST", CHAT, chat()).status, 200)
+    check(gone.wait(5), "the piece was not closed")
+    equal(reason(router, "timeout"), 1)
+    equal(len(cache.pieces), 1)
+    idle(router)
+
+
+@on_both_loops
+def clients_that_leave_between_pieces_leave_nothing_behind(t, io):
+    cache = Caching(delay=0.004)
+    router = staged(t, io, t.engine(cache), cold_slots=0)
+    draw = random.Random(8)
+    runs, lock = [0], threading.Lock()
+
+    def leave():
+        while True:
+            with lock:
+                runs[0] += 1
+                number = runs[0]
+            if number > 200:
+                return
+            wire = dial(router.address)
+            wire.send(request_bytes("POST", CHAT, json.dumps(chat(3000, number))))
+            time.sleep(draw.random() * 0.05)
+            wire.reset() if number % 2 else wire.close()
+    threads = [threading.Thread(target=leave) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    idle(router)
+    pieces = len(cache.pieces)
+    time.sleep(0.2)
+    equal(len(cache.pieces), pieces, "pieces after all have left")
+    check(metric(router, "requests_aborted_total") > 50, "too few left in time")
+    equal(ask(router.address, "POST", CHAT, chat(3000, "last")).status, 200)
+    idle(router)
+
+
+# ---- cold slots ----
+
+@on_both_loops
+def one_cold_prompt_at_a_time_and_short_ones_pass(t, io):
+    cache = Caching()
+    may, inside = threading.Semaphore(0), []
+
+    def hook(number, wire):
+        inside.append(number)
+        may.acquire()
+        return True
+    cache.hook = hook
+    router = staged(t, io, t.engine(cache))
+    answers_got, clients = [], []
+    for seed in range(3):
+        client = threading.Thread(target=lambda seed=seed: answers_got.append(
+            ask(router.address, "POST", CHAT, chat(4000, seed), seconds=30).status))
+        client.start()
+        clients.append(client)
+        eventually(lambda: inside, 5, "the first piece is in the engine")
+        eventually(lambda seed=seed: metric(router, "cold_waiting") == seed, 5, "they wait")
+    equal(metric(router, "engine_cold_prompts"), 1)
+    equal(metric(router, "engine_held_requests"), 2)
+    equal(ask(router.address, "POST", CHAT, chat(300)).status, 200, "a short one")
+    equal(len(inside), 1, "pieces in the engine")
+    wire = dial(router.address)  # one more waits, and leaves
+    wire.send(request_bytes("POST", CHAT, json.dumps(chat(4000, 9))))
+    eventually(lambda: metric(router, "cold_waiting") == 3, 5, "it waits")
+    wire.close()
+    eventually(lambda: metric(router, "cold_waiting") == 2, 5, "it has left")
+    equal(metric(router, "engine_held_requests"), 2)
+    for _ in range(40):
+        may.release()
+    for client in clients:
+        client.join(20)
+    equal(answers_got, [200, 200, 200])
+    equal(metric(router, "cold_waits_total"), 3)
+    tags = [Caching.ids(p.json()) if "messages" in p.json() else tuple(ids[:64])
+            for p, ids in cache.pieces]
+    changes = sum(a != b for a, b in zip(tags, tags[1:]))
+    equal(changes, 2, "changes between prompts: pieces of two were mixed")
+    idle(router)
+
+
+# ---- a modelled engine ----
+
+@on_both_loops
+def a_modelled_engine_finds_every_piece(t, io):
+    port = t.port()
+    t.start("turnward-engine", "--ports", str(port), "--speed", "50", "--model", "m",
+            ready=f":{port}")
+
+    class Engine:
+        url = f"http://127.0.0.1:{port}"
+    router = staged(t, io, Engine)
+    for seed in range(2):
+        answer = ask(router.address, "POST", CHAT, chat(6000, seed, stream=True,
+                                                        stream_options={"include_usage": True}))
+        equal(answer.status, 200)
+    pieces = metric(router, "staged_pieces_total")
+    check(pieces >= 8, f"{pieces} pieces")
+    equal(metric(router, "staged_guards_total"), 0)
+    equal(metric(router, "staged_given_up_total"), 0)
+    check(metric(router, "cached_tokens_total") > 0.7 * metric(router, "prompt_tokens_total"),
+          "the requests did not find their pieces")
+    idle(router)
+
+
+if __name__ == "__main__":
+    main()
