@@ -139,6 +139,18 @@ def human_tables_have_floor_and_direct(t):
 
 
 @case
+def results_become_a_page_with_pictures(t):
+    results, page = t.path("a.json"), t.path("a.html")
+    equal(t.run("turnward-bench", "http", *SHORT, "--arms", "relay", "--json", results).code, 0,
+          "exit status")
+    equal(t.run("turnward-bench", "report", results, "-o", page).code, 0, "exit status")
+    with open(page, encoding="utf-8") as file:
+        text = file.read()
+    for words in ("<svg", "small requests, 300 B, one connection", "relay", "Who ran"):
+        contains(text, words)
+
+
+@case
 def unknown_arms_are_named(t):
     done = t.run("turnward-bench", "http", "--arms", "haprxy")
     equal(done.code, 2, "exit status")
