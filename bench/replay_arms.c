@@ -125,7 +125,7 @@
 	X("eft-5s", "policy=eft+migrate=off+sample=5", STATE, "")                                  \
 	X("eft-half-index", "policy=eft+migrate=off+index_scale=0.5", STATE, "")                   \
 	X("eft-no-kv", "policy=eft+migrate=off+kv_seen=0", LONG,                                   \
-	  "nobody prices the wait for KV room")                                                    \
+	  "agents tell nothing of KV memory")                                                      \
 	X("linear-slow", "policy=linear+migrate=off+slow=2.5", FAULTS,                             \
 	  "the first engine is 2.5 x slower")                                                      \
 	X("A-slow", "policy=contention+migrate=off+migration_discount=none+slow=2.5", FAULTS, "")  \
