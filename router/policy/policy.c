@@ -1,6 +1,7 @@
 /* The choice itself: who may take the request, and which of them does. */
 #include "router/policy/internal.h"
 
+#include <math.h>
 #include <string.h>
 
 /* splitmix64's finaliser: every engine's draw depends on nothing but the input and its own id. */
@@ -269,8 +270,11 @@ static void predict(struct decision *d)
 		return;
 	raw = policy_cost_predict_raw_s(d, (unsigned)choice->engine);
 	ratio = sane(d->engines[choice->engine].calibration);
+	/* What calibration ignores as noise is none the better for being announced. */
+	if (ratio == 0 || fabs(ratio - 1) <= d->params->calibration_band)
+		ratio = 1;
 	choice->predicted_raw_s = raw;
-	choice->predicted_ttft_s = ratio > 0 ? raw * ratio : raw;
+	choice->predicted_ttft_s = raw * ratio;
 }
 
 /* Zeroes what the decision writes, padding included: equal inputs give equal bytes. */

@@ -203,7 +203,8 @@ struct policy_choice {
 	double extra_prefill_s;  /* what it computes again */
 	double predicted_raw_s;  /* first token on the chosen engine by the step model alone:
 				    calibration  learns from measured / this */
-	double predicted_ttft_s; /* the same times the engine's measured ratio: what to announce */
+	double predicted_ttft_s; /* the same times the engine's ratio where that is out of its
+				    band: what to announce */
 	struct policy_cost cost[STATE_ENGINES_MAX]; /* only [0, engines_nr) is written */
 };
 

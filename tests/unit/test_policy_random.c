@@ -8,7 +8,7 @@
 
 enum { ROUNDS = 20000, ENGINES = 8 };
 
-static const uint64_t DIGEST = 0xC2996123845A2E93u; /* of five thousand choices */
+static const uint64_t DIGEST = 0x08814F296B3EE448u; /* of five thousand choices */
 
 static double random_real(uint64_t *seed, double most)
 {
