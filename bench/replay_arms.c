@@ -141,7 +141,7 @@
 	X("eft-stall", "policy=eft+migrate=off+stall=20", FAULTS, "")                              \
 	X("sglang-stall", "peer=sglang+stall=20", FAULTS, "")                                      \
 	X("oracle-stall", "policy=eft+migrate=off+stall=20+oracle=own", FAULTS,                    \
-	  "knows when it ends")                                                                    \
+	  "knows when each is over")                                                               \
 	X("linear-restart", "policy=linear+migrate=off+restart_every=60", FAULTS,                  \
 	  "each minute another engine comes back empty after 20 s")                                \
 	X("A-restart", "policy=contention+migrate=off+migration_discount=none+restart_every=60",   \
