@@ -146,7 +146,7 @@ def results_become_a_page_with_pictures(t):
     equal(t.run("turnward-bench", "report", results, "-o", page).code, 0, "exit status")
     with open(page, encoding="utf-8") as file:
         text = file.read()
-    for words in ("<svg", "small requests, 300 B, one connection", "relay", "Who ran"):
+    for words in ("<svg", "small requests, 300 B, one connection", "relay", "All figures"):
         contains(text, words)
 
 
