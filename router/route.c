@@ -458,6 +458,8 @@ void route_send(struct worker *w, struct exchange *x, uint32_t prompt_tokens,
 	ticket->prompt_tokens = prompt_tokens;
 	ticket->uncached_tokens = prompt_tokens > cached_tokens ? prompt_tokens - cached_tokens : 1;
 	ticket->prefill_s = prefill_s;
+	if (prefill_s < x->route->assume_s)
+		x->route->assume_s = prefill_s; /* only the last part is left */
 	dispatch(w, x);
 }
 
@@ -478,6 +480,7 @@ static void commit(struct worker *w, struct exchange *x, const struct policy_req
 	r->reason = choice->reason;
 	r->predicted_ttft_s = choice->predicted_ttft_s;
 	r->predicted_raw_s = choice->predicted_raw_s;
+	r->assume_s = choice->predicted_ttft_s;
 	w->cursor = choice->cursor;
 	r->ticket = ticket_of(w, x, &engines[choice->engine], e->index);
 	x->engine = choice->engine;
@@ -646,7 +649,7 @@ void route_assume_tokens(struct worker *w)
 	for (struct exchange *x = w->waiting, *next; x; x = next) {
 		next = x->wait_next;
 		if (x->stream || !x->sent_ns ||
-		    (double)(w->now_ns - x->sent_ns) * 1e-9 <= x->route->predicted_ttft_s)
+		    (double)(w->now_ns - x->sent_ns) * 1e-9 <= x->route->assume_s)
 			continue;
 		waiting_remove(x);
 		prefill_landed(w, x);

@@ -60,6 +60,7 @@ struct route {
 	uint32_t prompt_tokens, uncached_tokens, hit_tokens;
 	uint32_t class, reason;
 	double predicted_ttft_s, predicted_raw_s;
+	double assume_s;   /* from its sending to a first token that nobody can see */
 	uint64_t decision; /* its number in the journal, 0 = none */
 	struct ledger_ticket ticket;
 };

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -223,6 +224,45 @@ def bodies_that_no_tokeniser_reads_are_cut_between_messages(t, io):
 
 
 @on_both_loops
+def each_kind_is_asked_in_its_own_way(t, io):
+    for kind in ("sglang", "llamacpp"):
+        cache, asked = Caching(), []
+
+        def script(wire, request, cache=cache, asked=asked):
+            if request.target == "/apply-template":
+                asked.append(request)
+                text = json.dumps(request.json()["messages"]) + ' "<end>\\"'
+                wire.send(response_bytes(200, {"prompt": text}))
+                return True
+            if request.target == "/tokenize":
+                asked.append(request)
+                body = request.json()
+                if "content" in body:
+                    talk = json.loads(body["content"].removesuffix(' "<end>\\"'))
+                    body = {"messages": talk}
+                wire.send(response_bytes(200, {"tokens": cache.ids({
+                    "messages": body["messages"], **({"tools": body["tools"]} if "tools" in body
+                                                     else {})})}))
+                return True
+            return cache(wire, request)
+        router = staged(t, io, t.engine(script), kind=kind)
+        talk = chat(seed=kind, tool_choice="none", stop=["x"])  # the region remembers the other
+        equal(ask(router.address, "POST", CHAT, talk).status, 200)
+        check(len(cache.pieces) >= 3, f"{kind}: {len(cache.pieces)} pieces")
+        (_, whole), = cache.requests
+        for piece, ids in cache.pieces:
+            equal(piece.target, "/v1/completions")
+            equal(ids, whole[:len(ids)], "a prefix")
+        if kind == "sglang":
+            equal(set(asked[0].json()), {"model", "messages", "tool_choice"}, "members")
+        else:
+            equal([r.target for r in asked], ["/apply-template", "/tokenize"])
+            equal(asked[1].json()["add_special"], True)
+        idle(router)
+        router.stop()
+
+
+@on_both_loops
 def an_engine_without_a_tokeniser_is_asked_once(t, io):
     cache = Caching(tokenises=False)
     router = staged(t, io, t.engine(cache))
@@ -431,6 +471,27 @@ def a_piece_that_takes_too_long_is_closed_and_the_request_goes(t, io):
     check(gone.wait(5), "the piece was not closed")
     equal(reason(router, "timeout"), 1)
     equal(len(cache.pieces), 1)
+    idle(router)
+
+
+@on_both_loops
+def a_worker_killed_between_pieces_leaves_nothing_behind(t, io):
+    cache = Caching()
+    may = threading.Semaphore(0)
+    cache.hook = lambda number, wire: may.acquire() or True
+    router = staged(t, io, t.engine(cache))
+    wire = dial(router.address)
+    wire.send(request_bytes("POST", CHAT, json.dumps(chat())))
+    eventually(lambda: cache.pieces, 5, "a piece is in the engine")
+    with open(f"/proc/{router.pid}/task/{router.pid}/children", encoding="ascii") as file:
+        os.kill(int(file.read().split()[0]), signal.SIGKILL)
+    wire.wait_closed(5)
+    for _ in range(40):
+        may.release()
+    eventually(lambda: answers(router.address), 5, "the next worker answers")
+    equal(metric(router, "requests_lost_total"), 1)
+    equal(ask(router.address, "POST", CHAT, chat()).status, 200)
+    equal(len(cache.requests), 1)
     idle(router)
 
 
