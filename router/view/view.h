@@ -23,7 +23,7 @@ enum {
 /* Measured over predicted first tokens of one engine; all-zero has seen none. Lies in the region.
  */
 struct view_calibration {
-	double ratio;       /* EWMA, 0 = none yet */
+	double ratio;       /* geometric EWMA, 0 = none yet */
 	uint64_t learnt_ns; /* of its last sample */
 };
 
