@@ -19,7 +19,10 @@
 #define FAULTS    BIT(FAULTS)
 #define LONG      BIT(LONG)
 
-/* X(name, what it sets, suites, meaning). "A" is the contention model without any rule or discount.
+/*
+ * X(name, what it sets, suites, meaning). "A" is the contention model without any rule or discount.
+ * Staged arms take engines within a factor of 2 for equally fast: where short turns share steps
+ * with pieces, the throughput that agents measure drops without the engine being slow.
  */
 #define PRESETS(X)                                                                                 \
 	X("linear", "policy=linear+migrate=off",                                                   \
@@ -76,31 +79,41 @@
 	  "engines cap long prefills at 2,048 tokens a step")                                      \
 	X("eft-one-cold", "policy=eft+migrate=off+cold_slots=1", STAGE,                            \
 	  "an engine has one cold prompt at a time, sent whole")                                   \
-	X("eft-staged", "policy=eft+migrate=off+cold_slots=1+stage=pieces", DESIGN | STAGE,        \
-	  "cold prompts in pieces, one at a time")                                                 \
+	X("eft-staged", "policy=eft+migrate=off+cold_slots=1+stage=pieces+measured_band=1",        \
+	  DESIGN | STAGE, "cold prompts in pieces, one at a time")                                 \
 	X("eft-staged-4k",                                                                         \
-	  "policy=eft+migrate=off+cold_slots=1+stage=pieces+piece_tokens=4096+long_tokens=5120",   \
+	  "policy=eft+migrate=off+cold_slots=1+stage=pieces+piece_tokens=4096+long_tokens=5120+"   \
+	  "measured_band=1",                                                                       \
 	  STAGE, "pieces of half a step")                                                          \
 	X("eft-staged-gentle",                                                                     \
-	  "policy=eft+migrate=off+cold_slots=1+cold_tokens=4096+stage=pieces+harm_per_decode=0.2", \
+	  "policy=eft+migrate=off+cold_slots=1+cold_tokens=4096+stage=pieces+harm_per_decode=0.2+" \
+	  "measured_band=1",                                                                       \
 	  STAGE, "prompts of half a step wait for the slot, too; decodes count double")            \
-	X("eft-staged-any", "policy=eft+migrate=off+stage=pieces", STAGE,                          \
+	X("eft-staged-any", "policy=eft+migrate=off+stage=pieces+measured_band=1", STAGE,          \
 	  "in pieces, any number of them at a time")                                               \
 	X("eft-staged+cap",                                                                        \
-	  "policy=eft+migrate=off+cold_slots=1+stage=pieces+long_prefill_cap=2048", STAGE, "")     \
-	X("eft-requeue", "policy=eft+migrate=off+cold_slots=1+stage=requeue", DESIGN | STAGE,      \
-	  "cold prompts give way to others, one at a time")                                        \
+	  "policy=eft+migrate=off+cold_slots=1+stage=pieces+long_prefill_cap=2048+measured_band="  \
+	  "1",                                                                                     \
+	  STAGE, "")                                                                               \
+	X("eft-requeue", "policy=eft+migrate=off+cold_slots=1+stage=requeue+measured_band=1",      \
+	  DESIGN | STAGE, "cold prompts give way to others, one at a time")                        \
 	X("eft-requeue+cap",                                                                       \
-	  "policy=eft+migrate=off+cold_slots=1+stage=requeue+long_prefill_cap=2048", STAGE, "")    \
-	X("eft-staged-uncut", "policy=eft+migrate=off+cold_slots=1+stage=pieces+uncuttable=0.3",   \
+	  "policy=eft+migrate=off+cold_slots=1+stage=requeue+long_prefill_cap=2048+measured_band=" \
+	  "1",                                                                                     \
+	  STAGE, "")                                                                               \
+	X("eft-staged-uncut",                                                                      \
+	  "policy=eft+migrate=off+cold_slots=1+stage=pieces+uncuttable=0.3+measured_band=1",       \
 	  STAGE, "three in ten bodies cannot be cut")                                              \
-	X("eft-both", "policy=eft+migrate=off+cold_slots=1+stage=both+uncuttable=0.3", STAGE,      \
+	X("eft-both",                                                                              \
+	  "policy=eft+migrate=off+cold_slots=1+stage=both+uncuttable=0.3+measured_band=1", STAGE,  \
 	  "these by requeue")                                                                      \
-	X("eft-staged-missing", "policy=eft+migrate=off+cold_slots=1+stage=pieces+pieces_hit=0",   \
-	  STAGE, "no piece hits: the guard ends it")                                               \
+	X("eft-staged-missing",                                                                    \
+	  "policy=eft+migrate=off+cold_slots=1+stage=pieces+pieces_hit=0+measured_band=1", STAGE,  \
+	  "no piece hits: the guard ends it")                                                      \
 	X("eft-staged-forced",                                                                     \
-	  "policy=eft+migrate=off+cold_slots=1+stage=pieces+pieces_hit=0+stage_force=1", STAGE,    \
-	  "no piece hits, and no guard")                                                           \
+	  "policy=eft+migrate=off+cold_slots=1+stage=pieces+pieces_hit=0+stage_force=1+measured_"  \
+	  "band=1",                                                                                \
+	  STAGE, "no piece hits, and no guard")                                                    \
 	X("eft+pull", "policy=eft+migrate=off+kv_transfer=1", MIGRATION, "prefixes pulled")        \
 	X("eft-priced+pull", "policy=eft+migrate=priced+kv_transfer=1", DESIGN | MIGRATION,        \
 	  "prefixes pulled at 10 GB/s, leaves must pay")                                           \
