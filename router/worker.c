@@ -457,6 +457,7 @@ static void periodic(struct worker *w)
 		route_assume_tokens(w);
 		route_publish(w);
 		latency_publish(w);
+		conn_leavers(w);
 		w->publish_ns = w->now_ns + PUBLISH_NS;
 	}
 	if (w->now_ns >= w->tick_ns)

@@ -84,6 +84,7 @@ struct worker {
 	uint32_t links_max, links_nr;
 	struct exchange *inflight, *waiting; /* all; those on an engine without a first token */
 	uint64_t inflight_nr;
+	uint32_t unread_nr; /* connections whose read-ahead is full */
 	struct exchange *ids[WORKER_ID_BUCKETS];
 	uint64_t id_seed, id_next;
 

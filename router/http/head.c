@@ -431,7 +431,7 @@ static bool valid_authority(const char *text, size_t len)
 		while (at < len && text[at] != ']')
 			if (++at < len && !strchr("0123456789abcdefABCDEF:.]", text[at]))
 				return false;
-		if (at++ >= len)
+		if (at++ < 2 || at > len)
 			return false;
 	} else {
 		while (at < len &&

@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -23,8 +24,11 @@ const struct conn_end_info conn_ends[CONN_ENDS_NR] = { CONN_ENDS(END_ROW) };
 #define STATE_ROW(name, text) [CONN_##name] = #name,
 const char *const conn_state_names[CONN_STATES_NR] = { CONN_STATES(STATE_ROW) };
 
+static const uint64_t LINGER_MAX_NS = 30ull * NS_PER_S; /* with some */
+
 enum {
 	HUNGRY_FED_PERCENT = 85, /* of the body arena: below, those that wait read on */
+	LINGER_NS = NS_PER_S,    /* without a byte of the client's */
 	ADMIN_SLOTS = 8, /* kept free of clients: the operator must get in when all is full */
 };
 
@@ -84,11 +88,18 @@ void client_timer(struct worker *w, struct conn *c, uint64_t after_ns)
 		wheel_disarm(&w->wheel, &c->timer);
 }
 
+static void unread_set(struct worker *w, struct conn *c, uint8_t unread)
+{
+	w->unread_nr += (uint32_t)unread - c->unread;
+	c->unread = unread;
+}
+
 void client_read(struct worker *w, struct conn *c)
 {
 	if (c->filling)
 		return;
 	c->paused = 0;
+	unread_set(w, c, 0);
 	loop_receive(w->loop, c->handle);
 }
 
@@ -100,6 +111,7 @@ void early_keep(struct worker *w, struct conn *c, const uint8_t *data, size_t le
 		c->close_after = 1; /* what follows is lost: nothing after this request */
 	if (c->early.bytes >= LIMIT_HEAD_BYTES && !c->paused) {
 		c->paused = 1;
+		unread_set(w, c, 1);
 		loop_pause(w->loop, c->handle);
 	}
 }
@@ -304,8 +316,11 @@ static enum conn_state keep_early(struct worker *w, struct conn *c, const struct
 	return c->state;
 }
 
+/* A client that takes no answer before it has sent everything gets the time for it. */
 static enum conn_state discard(struct worker *w, struct conn *c, const struct conn_input *in)
 {
+	if (!w->draining)
+		client_timer(w, c, LINGER_NS);
 	return c->state;
 }
 
@@ -323,7 +338,8 @@ static enum conn_state flushed(struct worker *w, struct conn *c)
 		shutdown(loop_fd(w->loop, c->handle), SHUT_WR);
 		chain_clear(&c->early, &w->outs);
 		client_read(w, c);
-		client_timer(w, c, NS_PER_S);
+		client_timer(w, c, LINGER_NS);
+		wheel_arm(&w->wheel, &c->send_timer, w->now_ns + LINGER_MAX_NS);
 		return CONN_LINGER;
 	}
 	client_timer(w, c, w->set->keepalive_timeout);
@@ -343,6 +359,7 @@ static int client_places(const struct worker *w)
 static enum conn_state close_done(struct worker *w, struct conn *c, const struct conn_input *in)
 {
 	assert(!c->x);
+	unread_set(w, c, 0);
 	hungry_remove(w, c);
 	chain_clear(&c->out, &w->outs);
 	chain_clear(&c->early, &w->outs);
@@ -363,11 +380,6 @@ static enum conn_state close_done(struct worker *w, struct conn *c, const struct
 static enum conn_state shut(struct worker *w, struct conn *c, const struct conn_input *in)
 {
 	return conn_shut(w, c);
-}
-
-static enum conn_state head_late(struct worker *w, struct conn *c, const struct conn_input *in)
-{
-	return exchange_fail(w, c, END_HEAD_TIMEOUT);
 }
 
 static enum conn_state body_late(struct worker *w, struct conn *c, const struct conn_input *in)
@@ -430,7 +442,7 @@ static conn_action *const actions[CONN_STATES_NR][CONN_EVENTS_NR] = {
 			[CONN_EV_TIMEOUT] = shut },
 	[CONN_HEAD] = { [CONN_EV_CLIENT_BYTES] = intake_head_bytes,
 			[CONN_EV_CLIENT_GONE] = hang_up,
-			[CONN_EV_TIMEOUT] = head_late,
+			[CONN_EV_TIMEOUT] = intake_head_late,
 			[CONN_EV_CLIENT_TOOK] = took },
 	[CONN_BODY] = { [CONN_EV_CLIENT_BYTES] = intake_body_bytes,
 			[CONN_EV_CLIENT_FILLED] = intake_filled,
@@ -628,6 +640,7 @@ void conn_accept(struct worker *w, int fd, int admin)
 	c->admin = admin != 0;
 	w->admin_nr += c->admin;
 	c->sending = c->paused = c->filling = c->close_after = c->hungry = c->gone = 0;
+	c->blank_cr = c->unread = 0;
 	c->served = 0;
 	c->in_flight = 0;
 	count(&w->counters, COUNTER_connections_accepted, 1);
@@ -671,6 +684,25 @@ void conn_feed_hungry(struct worker *w)
 	}
 	if (w->eldest && w->eldest->hungry)
 		feed_eldest(w);
+}
+
+void conn_leavers(struct worker *w)
+{
+	struct exchange *next;
+
+	if (w->unread_nr == 0)
+		return;
+	for (struct exchange *x = w->inflight; x; x = next) {
+		struct conn *c = x->conn;
+		struct pollfd p = { .fd = loop_fd(w->loop, c->handle), .events = POLLRDHUP };
+
+		next = x->next;
+		if (!c->unread || c->gone || poll(&p, 1, 0) <= 0)
+			continue;
+		conn_step(w, c, CONN_EV_CLIENT_GONE,
+			  &(struct conn_input){ .res = p.revents & (POLLERR | POLLHUP) ? -ECONNRESET
+										       : 0 });
+	}
 }
 
 void conn_drain_all(struct worker *w)

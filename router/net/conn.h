@@ -141,6 +141,8 @@ struct conn {
 	uint8_t close_after; /* no further request on this connection */
 	uint8_t hungry;      /* waits for room in the body arena */
 	uint8_t gone;        /* the client closed: nothing to linger for */
+	uint8_t blank_cr;    /* between requests: half of an empty line */
+	uint8_t unread;      /* paused with a full read-ahead: its end is asked for now and then */
 	uint16_t generation;
 	int handle;
 	uint32_t index;
@@ -240,6 +242,9 @@ void conn_accept(struct worker *w, int fd, int admin);
 
 /* Room in the body arena has come back: the first that waits for it reads on. */
 void conn_feed_hungry(struct worker *w);
+
+/* Ends the requests of clients that left while they were not read; called now and then. */
+void conn_leavers(struct worker *w);
 
 /* Draining: no further request on any connection, idle ones close. */
 void conn_drain_all(struct worker *w);

@@ -306,6 +306,23 @@ enum conn_state intake_late_filled(struct worker *w, struct conn *c, const struc
 
 /* ---- head ---- */
 
+/* From here on it is a request that is named, counted and logged, however it ends. */
+static void known(struct worker *w, struct conn *c, const struct http_head *head, const char *buf)
+{
+	request_id_take(w, c->x, head, buf);
+	c->x->target.path = HTTP_PATH_FORBIDDEN; /* until it is read */
+	if (c->admin)
+		return;
+	c->x->counted = 1;
+	count(&w->counters, COUNTER_requests_started, 1);
+}
+
+enum conn_state intake_head_late(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	known(w, c, NULL, NULL);
+	return exchange_fail(w, c, END_HEAD_TIMEOUT);
+}
+
 static enum conn_state refuse_head(struct worker *w, struct conn *c, enum http_error error)
 {
 	const struct http_error_info *info = http_error_info(error);
@@ -384,11 +401,7 @@ static enum conn_state head_done(struct worker *w, struct conn *c, const uint8_t
 	int err = http_request_parse(&w->head, buf, x->head_len);
 
 	x->head_ns = w->now_ns;
-	request_id_take(w, x, err < 0 ? NULL : &w->head, buf);
-	if (!c->admin) {
-		x->counted = 1;
-		count(&w->counters, COUNTER_requests_started, 1);
-	}
+	known(w, c, err < 0 ? NULL : &w->head, buf);
 	if (err < 0)
 		return refuse_head(w, c, w->head.error);
 	take_over(w, x, &w->head);
@@ -423,7 +436,7 @@ enum conn_state intake_head_bytes(struct worker *w, struct conn *c, const struct
 	end = http_head_end((const char *)x->head->data, x->head_len, had);
 	if (end == 0) {
 		if (x->head_len >= LIMIT_HEAD_BYTES) {
-			request_id_take(w, x, NULL, NULL);
+			known(w, c, NULL, NULL);
 			return refuse_head(
 				w, c, http_head_too_long((const char *)x->head->data, x->head_len));
 		}
@@ -434,8 +447,25 @@ enum conn_state intake_head_bytes(struct worker *w, struct conn *c, const struct
 	return head_done(w, c, in->data + (end - had), in->len - (end - had));
 }
 
+/* Empty lines between requests begin none (RFC 9112, 2.2). Returns how many bytes they take. */
+static size_t skip_blank(struct conn *c, const uint8_t *data, size_t len)
+{
+	size_t at = 0;
+
+	while (at < len && data[at] == (c->blank_cr ? '\n' : '\r')) {
+		c->blank_cr = !c->blank_cr;
+		at++;
+	}
+	return at;
+}
+
 enum conn_state intake_idle_bytes(struct worker *w, struct conn *c, const struct conn_input *in)
 {
+	size_t blank = skip_blank(c, in->data, in->len);
+	struct conn_input rest = { .data = in->data + blank, .len = in->len - blank };
+
+	if (rest.len == 0)
+		return CONN_IDLE;
 	if (!intake_begin(w, c)) {
 		static const char text[] =
 			"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n"
@@ -446,5 +476,8 @@ enum conn_state intake_idle_bytes(struct worker *w, struct conn *c, const struct
 		return conn_finish(w, c);
 	}
 	client_timer(w, c, w->set->head_timeout);
-	return intake_head_bytes(w, c, in);
+	if (c->blank_cr) /* no line end: part of the head, which is refused for it */
+		c->x->head->data[c->x->head_len++] = '\r';
+	c->blank_cr = 0;
+	return intake_head_bytes(w, c, &rest);
 }

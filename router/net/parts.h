@@ -39,8 +39,8 @@ enum conn_state exchange_answer(struct worker *w, struct conn *c, int status, co
 
 /* intake.c */
 struct exchange *intake_begin(struct worker *w, struct conn *c);
-conn_action intake_idle_bytes, intake_head_bytes, intake_body_bytes, intake_filled,
-	intake_late_bytes, intake_late_filled;
+conn_action intake_idle_bytes, intake_head_bytes, intake_head_late, intake_body_bytes,
+	intake_filled, intake_late_bytes, intake_late_filled;
 /* Asks for more of the body in the way that suits what is left. */
 void intake_read_on(struct worker *w, struct conn *c);
 /* Where memory is short, what of the body was sent is not kept. */

@@ -319,9 +319,11 @@ static enum conn_state head_done(struct worker *w, struct conn *c, const char *b
 	return body_bytes(w, c, rest, rest_len);
 }
 
-static int interim(const char *head, size_t len)
+/* Dropped, but read like any other: what is malformed is no interim answer. */
+static int interim(struct worker *w, const struct exchange *x, const void *head, size_t len)
 {
-	return len > 12 && memcmp(head, "HTTP/1.", 7) == 0 && head[9] == '1';
+	return len > 12 && memcmp(head, "HTTP/1.", 7) == 0 && ((const char *)head)[9] == '1' &&
+	       http_response_parse(&w->head, head, len, x->method) == 0;
 }
 
 /* Heads are parsed where they lie; one that came in pieces is gathered in a block first. */
@@ -349,7 +351,7 @@ enum conn_state relay_head_bytes(struct worker *w, struct conn *c, const struct 
 			x->answer_head = NULL;
 			data += end - had;
 			len -= end - had;
-			if (interim((char *)b->data, end)) {
+			if (interim(w, x, b->data, end)) {
 				slab_give(&w->heads, b);
 				continue;
 			}
@@ -358,7 +360,7 @@ enum conn_state relay_head_bytes(struct worker *w, struct conn *c, const struct 
 			return next;
 		}
 		end = http_head_end((const char *)data, len, 0);
-		if (end && !interim((const char *)data, end))
+		if (end && !interim(w, x, data, end))
 			return head_done(w, c, (const char *)data, end, data + end, len - end);
 		data += end;
 		len -= end;

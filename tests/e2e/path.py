@@ -41,6 +41,94 @@ def worker_of(router):
         return int(file.read().split()[0])
 
 
+# ---- heads, and what lies between requests ----
+
+def counted(router, started, failed):
+    page = ask(router.admin, "GET", "/metrics").body.decode()
+    values = dict(l.rsplit(" ", 1) for l in page.split("\n") if l.startswith("turnward_requests_"))
+    equal([float(values[f"turnward_requests_{how}_total"]) for how in
+           ("started", "failed")], [started, failed], "started and failed")
+
+
+@on_both_loops
+def a_head_that_never_ends_is_counted_and_logged(t, io):
+    router = t.router(t.engine(), args=settings(io, head_timeout="300ms"))
+    router.wait_log("request")  # what showed that it runs
+    before = len(router.log("request"))
+    for data, status, end in ((b"GET / HTTP/1.1\r\nA: " + b"x" * 40000, 431, "refused"),
+                              (b"GET /" + b"x" * 40000, 414, "refused"),
+                              (b"GET / HTTP/1.1\r\nA: ", 408, "head_timeout"), (b"G", 408, "head_timeout")):
+        wire = dial(router.address)
+        wire.send(data)
+        answer = wire.read_response()
+        equal(answer.status, status)
+        line = router.wait_log("request", id=answer.get("x-request-id"))
+        equal((line["code"], line["end"]), (status, end))
+        wire.close()
+    equal(len(router.log("request")) - before, 4, "lines")
+    wire = dial(router.address)  # no byte, no request
+    wire.wait_closed(5)
+    equal(len(router.log("request")) - before, 4, "lines")
+    counted(router, before + 4, 4)
+
+
+@on_both_loops
+def empty_lines_between_requests_are_no_request(t, io):
+    router = t.router(t.engine(), args=settings(io, head_timeout="300ms"))
+    wire = dial(router.address)
+    post = request_bytes("POST", "/v1/chat/completions", chat())
+    wire.send(b"\r\n\r")
+    time.sleep(0.02)
+    wire.send(b"\n" + post + b"\r\n")
+    equal(wire.read_response().status, 200)
+    for blank in (b"\r", b"\n\r\n\r", b"\n"):
+        wire.send(blank)
+        time.sleep(0.4)
+    wire.send(post)
+    equal(wire.read_response().status, 200, "long after empty lines")
+    wire.send(b"\r")
+    time.sleep(0.02)
+    wire.send(post)
+    equal(wire.read_response().status, 400, "half an empty line")
+    wire.close()
+
+
+@on_both_loops
+def a_refusal_waits_for_a_client_that_is_still_sending(t, io):
+    router = t.router(t.engine(), args=settings(io, max_body="1M"))
+    wire = dial(router.address)
+    wire.send("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n")
+    for _ in range(30):
+        wire.send(b"x" * 10000)
+        time.sleep(0.1)
+    equal(wire.read_response().status, 413)
+    wire.wait_closed(5)
+    began = time.monotonic()
+    wire.close()
+    check(time.monotonic() - began < 3, "it lingers when nothing comes")
+
+
+@on_both_loops
+def a_client_that_leaves_while_it_is_not_read_is_noticed(t, io):
+    left = []
+
+    def script(wire, request):
+        wire.send(STREAM_HEAD + token("a"))
+        left.append(wire.wait_closed(5) and time.monotonic())
+        return False
+    router = t.router(t.engine(script), args=settings(io))
+    for how in ("reset", "close"):
+        wire = dial(router.address)
+        wire.send(request_bytes("POST", "/v1/chat/completions", STREAM))
+        wire.read_head()
+        wire.send(request_bytes("POST", "/v1/chat/completions", b"x" * 100000))
+        time.sleep(0.1)
+        getattr(wire, how)()
+        router.wait_log("request", seconds=2, end="client_gone", bytes_in=len(json.dumps(STREAM)))
+        eventually(lambda: left, 2, "the engine is freed")
+        left.clear()
+
+
 # ---- descriptors ----
 
 @on_both_loops
