@@ -341,16 +341,26 @@ enum conn_state dispatch_down(struct worker *w, struct conn *c, const struct con
 	return exchange_fail(w, c, END_CONNECT);
 }
 
-/* The connection ended before a byte of the answer. */
-enum conn_state dispatch_broke(struct worker *w, struct conn *c, const struct conn_input *in)
+/* The engine was closing the kept connection when the request came: once, a fresh one is tried. */
+enum conn_state dispatch_stale(struct worker *w, struct conn *c)
 {
 	struct exchange *x = c->x;
 
-	if (x->reused && !x->resent && !x->heard && can_resend(x) && w->set->retry_reused) {
-		x->resent = 1;
-		count(&w->counters, COUNTER_resent_reused, 1);
-		return dispatch_again(w, c, 0);
-	}
+	if (!x->reused || x->resent || !can_resend(x) || !w->set->retry_reused)
+		return CONN_STATES_NR;
+	x->resent = 1;
+	count(&w->counters, COUNTER_resent_reused, 1);
+	return dispatch_again(w, c, 0);
+}
+
+/* The connection ended before a whole head of the answer. */
+enum conn_state dispatch_broke(struct worker *w, struct conn *c, const struct conn_input *in)
+{
+	struct exchange *x = c->x;
+	enum conn_state next = x->heard ? CONN_STATES_NR : dispatch_stale(w, c);
+
+	if (next != CONN_STATES_NR)
+		return next;
 	count_engine(&w->counters, x->engine, ENGINE_COUNTER_errors, 1);
 	return exchange_fail(w, c, END_ENGINE_GONE);
 }

@@ -61,7 +61,9 @@ void dispatch_forget_body(struct worker *w, struct exchange *x); /* no resend fr
 void dispatch_release(struct worker *w, struct exchange *x);     /* the engine's side, at the end */
 void dispatch_trial_void(struct worker *w, struct exchange *x);  /* it ends and says nothing */
 conn_action dispatch_up, dispatch_down, dispatch_closed, dispatch_took, dispatch_broke;
+/* Both: CONN_STATES_NR when the answer stands. */
 enum conn_state dispatch_refused(struct worker *w, struct conn *c);
+enum conn_state dispatch_stale(struct worker *w, struct conn *c);
 /* The line that names us in Via, for a message received in HTTP/1.minor; NULL without `via`. */
 const char *via_line(const struct worker *w, unsigned minor, char *text, size_t size);
 

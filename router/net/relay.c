@@ -290,6 +290,12 @@ static enum conn_state head_done(struct worker *w, struct conn *c, const char *b
 		count_engine(&w->counters, x->engine, ENGINE_COUNTER_errors, 1);
 		return exchange_fail(w, c, END_ENGINE_GARBAGE);
 	}
+	/* 408 and a close: how some say that a connection rested too long (RFC 9110, 15.5.9). */
+	if (w->head.status == 408 && !w->head.keep_alive) {
+		next = dispatch_stale(w, c);
+		if (next != CONN_STATES_NR)
+			return next;
+	}
 	x->status = w->head.status;
 	if (x->status == 500 || x->status == 502 || x->status == 504)
 		engine_failed(w, &w->engines[x->engine]);

@@ -57,7 +57,8 @@ def a_head_that_never_ends_is_counted_and_logged(t, io):
     before = len(router.log("request"))
     for data, status, end in ((b"GET / HTTP/1.1\r\nA: " + b"x" * 40000, 431, "refused"),
                               (b"GET /" + b"x" * 40000, 414, "refused"),
-                              (b"GET / HTTP/1.1\r\nA: ", 408, "head_timeout"), (b"G", 408, "head_timeout")):
+                              (b"GET / HTTP/1.1\r\nA: ", 408, "head_timeout"),
+                              (b"G", 408, "head_timeout")):
         wire = dial(router.address)
         wire.send(data)
         answer = wire.read_response()
@@ -97,7 +98,8 @@ def empty_lines_between_requests_are_no_request(t, io):
 def a_refusal_waits_for_a_client_that_is_still_sending(t, io):
     router = t.router(t.engine(), args=settings(io, max_body="1M"))
     wire = dial(router.address)
-    wire.send("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n")
+    wire.send("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
+              "Content-Length: 9000000\r\n\r\n")
     for _ in range(30):
         wire.send(b"x" * 10000)
         time.sleep(0.1)
@@ -127,6 +129,28 @@ def a_client_that_leaves_while_it_is_not_read_is_noticed(t, io):
         router.wait_log("request", seconds=2, end="client_gone", bytes_in=len(json.dumps(STREAM)))
         eventually(lambda: left, 2, "the engine is freed")
         left.clear()
+
+
+@on_both_loops
+def a_408_of_a_kept_connection_is_no_answer(t, io):
+    def script(wire, request):
+        if wire in used or b"always" in request.body:
+            wire.send(response_bytes(408, "", {"Connection": "close"}.items()))
+            return False
+        used.add(wire)
+        return FakeEngine.answer_shortly(wire, request)
+    used = set()
+    engine = t.engine(script)
+    router = t.router(engine, args=settings(io))
+    for n in range(3):
+        answer = ask(router.address, "POST", "/v1/chat/completions", chat())
+        equal(answer.status, 200, f"request {n}")
+    seen = len(engine.completions())
+    body = chat(x="always")
+    equal(ask(router.address, "POST", "/v1/chat/completions", body).status, 408, "a second one")
+    equal(len(engine.completions()) - seen, 2, "sent again once")
+    equal(ask(router.address, "POST", "/v1/chat/completions", body).status, 408, "a fresh one")
+    equal(len(engine.completions()) - seen, 3, "not sent again")
 
 
 # ---- descriptors ----
