@@ -72,6 +72,7 @@ enum load_cell { LOAD_CELLS(LOAD_CELL_ENUM) LOAD_CELLS_NR };
 	X(LIVE, "live_streams", IDLE, "live, none late")                       \
 	X(LATE, "late_chunks", IDLE, "late beyond")                            \
 	X(RSS_START, "rss_start_mib", IDLE, "RSS MiB before")                  \
+	X(CPU_ABORT, "cpu_abort_us", IDLE, "CPU us/abort")                     \
 	X(IDLE_CPU, "idle_cpu_ms_per_s", IDLE, "CPU ms/s")                     \
 	X(ISOLATION_RATIO, "isolation_ratio", ISOLATION, "p99 with / without") \
 	X(HEALTHY_BASE, "healthy_p99_base_us", ISOLATION, "p99 us without")    \

@@ -10,11 +10,27 @@ enum {
 	ISOLATED = 200,
 	STALLED = 2, /* 1 % of them */
 	MIB = 1024 * 1024,
+	ABORT_S = 20,
 };
 
 static unsigned at_most(const struct load_run *run, unsigned streams)
 {
 	return streams < run->options->streams_max ? streams : run->options->streams_max;
+}
+
+/* All clients leave at once: what that costs until their engines know. */
+static void idle_abort(struct load_run *run, enum load_arm_id id, struct load_client *client)
+{
+	unsigned streams = load_client_streaming(client);
+	uint64_t cpu = load_arm_cpu_ns(run, id), before = atomic_load(&run->sink.shared->aborted);
+	uint64_t end = clock_ns() + ABORT_S * (uint64_t)NS_PER_S;
+
+	load_client_abort(client, streams);
+	while (atomic_load(&run->sink.shared->aborted) < before + streams && clock_ns() < end)
+		load_client_run(client, 0.02);
+	if (streams && id != LOAD_ARM_DIRECT)
+		load_set(run, id, LOAD_FIGURE_CPU_ABORT,
+			 (double)(load_arm_cpu_ns(run, id) - cpu) / NS_PER_US / streams);
 }
 
 static void idle_memory(struct load_run *run, enum load_arm_id id)
@@ -42,6 +58,7 @@ static void idle_memory(struct load_run *run, enum load_arm_id id)
 		load_set(run, id, LOAD_FIGURE_RSS_START, before / MIB);
 		load_set(run, id, LOAD_FIGURE_RSS_STREAM,
 			 ((double)load_proc_rss(pid) - before) / streams);
+		idle_abort(run, id, client);
 	}
 	load_client_free(client);
 }
