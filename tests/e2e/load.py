@@ -78,7 +78,7 @@ def idle_streams_are_weighed_and_live_ones_counted(t):
     for name, arm in short(t, "idle").items():
         check(arm["live_streams"] in (0, 16), f"{name}: {arm['live_streams']} live streams of 16")
         check("late_chunks" in arm, "late chunks are not counted")
-        check(name == "direct" or {"rss_stream_bytes", "cpu_abort_us"} <= set(arm), f"{name}: {arm}")
+        check(name == "direct" or {"rss_stream_bytes", "cpu_abort_us"} <= set(arm), f"{arm}")
 
 
 @case
