@@ -890,9 +890,20 @@ static bool event(struct chat_scan *scan, const uint8_t **p, const uint8_t *end)
 	return true;
 }
 
+/* A byte order mark in front of the body says nothing; engines' JSON readers take it. */
+static const uint8_t *skip_mark(const struct chat_scan *scan, const uint8_t *p, const uint8_t *end)
+{
+	static const uint8_t mark[] = { 0xef, 0xbb, 0xbf };
+
+	for (uint64_t at = scan->req.body_bytes; p < end && at < sizeof(mark) && *p == mark[at];
+	     at++)
+		p++;
+	return p;
+}
+
 void chat_scan_step(struct chat_scan *scan, const void *bytes, size_t len)
 {
-	const uint8_t *p = bytes, *end = p + len;
+	const uint8_t *end = (const uint8_t *)bytes + len, *p = skip_mark(scan, bytes, end);
 
 	scan->req.body_bytes += len;
 	if (scan->req.unreadable)

@@ -303,6 +303,20 @@ static void the_model_is_unescaped_and_bounded(void **state)
 	assert_int_equal(req->model_len, LIMIT_MODEL_NAME);
 }
 
+static void a_byte_order_mark_in_front_says_nothing(void **state)
+{
+	static const char body[] = "\xef\xbb\xbf{\"model\":\"m\"}";
+	struct result result;
+
+	for (size_t step = 0; step < 5; step++) {
+		scan_in(body, sizeof(body) - 1, step, &result);
+		assert_true(result.req.complete);
+		assert_string_equal(result.req.model, "m");
+		assert_int_equal(result.req.brace, 3);
+	}
+	assert_true(read_body(" \xef\xbb\xbf{}")->unreadable);
+}
+
 static void of_a_repeated_key_the_last_counts(void **state)
 {
 	const struct chat_request *req = read_body(
@@ -898,6 +912,7 @@ int main(void)
 		CLAIM(classes_count_the_text_behind_the_escapes),
 		CLAIM(every_processor_counts_the_same),
 		CLAIM(the_model_is_unescaped_and_bounded),
+		CLAIM(a_byte_order_mark_in_front_says_nothing),
 		CLAIM(of_a_repeated_key_the_last_counts),
 		CLAIM(the_stronger_session_field_wins),
 		CLAIM(a_session_id_is_cut_at_its_limit),
