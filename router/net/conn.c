@@ -200,6 +200,19 @@ enum conn_state conn_finish(struct worker *w, struct conn *c)
 	return CONN_FLUSH;
 }
 
+/* What RFC 9110 demands beside a status (15.5.2, 15.5.6). */
+static const char *owed_field(int status)
+{
+	switch (status) {
+	case 401:
+		return "WWW-Authenticate: Bearer\r\n";
+	case 405:
+		return "Allow: GET, HEAD\r\n";
+	default:
+		return NULL;
+	}
+}
+
 enum conn_state exchange_fail(struct worker *w, struct conn *c, enum conn_end end)
 {
 	struct exchange *x = c->x;
@@ -217,6 +230,7 @@ enum conn_state exchange_fail(struct worker *w, struct conn *c, enum conn_end en
 	char text[4096];
 	size_t len;
 
+	failure.extra = owed_field(failure.status);
 	if (x->answered || failure.status == 0) {
 		/* A cut stream: no terminator, and the connection ends so that the client sees it.
 		 */

@@ -153,6 +153,16 @@ def a_408_of_a_kept_connection_is_no_answer(t, io):
     equal(len(engine.completions()) - seen, 3, "not sent again")
 
 
+@case
+def refusals_bear_the_fields_they_owe(t):
+    router = t.router(t.engine(), args=("--set", f"api_keys={t.write('keys', 'a-key')}"))
+    answer = ask(router.address, "POST", "/v1/chat/completions", chat())
+    equal((answer.status, answer.get("www-authenticate")), (401, "Bearer"))
+    for address in (router.address, router.admin):
+        answer = ask(address, "POST", "/health", fields={"x-api-key": "a-key"})
+        equal((answer.status, answer.get("allow")), (405, "GET, HEAD"))
+
+
 # ---- descriptors ----
 
 @on_both_loops
