@@ -137,19 +137,40 @@ static bool slow(int cell)
 	return cell == LOAD_CELL_IDLE || cell == LOAD_CELL_ISOLATION;
 }
 
-static void turn(struct load_run *run, enum load_arm_id id)
+/* Starts the arm anew, runs those of the cells, ends it. */
+static void turn(struct load_run *run, enum load_arm_id id, const bool cells[LOAD_CELLS_NR])
 {
-	const struct load_options *o = run->options;
+	bool any = false;
 
-	fprintf(stderr, "round %u of %u: %s\n", run->round + 1, o->rounds, arm_names[id]);
+	for (int cell = 0; cell < LOAD_CELLS_NR; cell++)
+		any |= cells[cell];
+	if (!any)
+		return;
 	if (load_arm_start(&run->place, id) < 0) {
 		fprintf(stderr, "%s did not start: %s\n", arm_names[id], run->place.arm[id].why);
 		return;
 	}
 	for (int cell = 0; cell < LOAD_CELLS_NR; cell++)
-		if (o->cell[cell] && (!slow(cell) || run->round < o->slow_rounds))
+		if (cells[cell])
 			load_cell_run(run, id, (enum load_cell)cell);
 	load_arm_stop(&run->place, id);
+}
+
+/* What grows a process, or leaves work behind, has a process of its own. */
+static void turns(struct load_run *run, enum load_arm_id id)
+{
+	const struct load_options *o = run->options;
+	bool together[LOAD_CELLS_NR] = { 0 };
+
+	fprintf(stderr, "round %u of %u: %s\n", run->round + 1, o->rounds, arm_names[id]);
+	for (int cell = 0; cell < LOAD_CELLS_NR; cell++) {
+		bool alone[LOAD_CELLS_NR] = { 0 };
+
+		together[cell] = o->cell[cell] && !slow(cell);
+		alone[cell] = o->cell[cell] && slow(cell) && run->round < o->slow_rounds;
+		turn(run, id, alone);
+	}
+	turn(run, id, together);
 }
 
 static void rounds(struct load_run *run)
@@ -165,7 +186,7 @@ static void rounds(struct load_run *run)
 	for (run->round = 0; run->round < run->options->rounds; run->round++)
 		for (int a = 0; a < LOAD_ARMS_NR; a++)
 			if (run->options->arm[a])
-				turn(run, (enum load_arm_id)a);
+				turns(run, (enum load_arm_id)a);
 }
 
 static int fail(const char *what, int err)

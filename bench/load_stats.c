@@ -58,9 +58,12 @@ double load_ratio(const struct load_run *run, enum load_arm_id id, enum load_fig
 	for (unsigned r = 0; r < run->options->rounds; r++) {
 		double best = NAN;
 
-		for (unsigned a = 0; a < LOAD_ARMS_NR; a++)
-			if (base & (1u << a))
-				best = fmin(best, run->value[a][figure][r]); /* NAN gives way */
+		for (unsigned a = 0; a < LOAD_ARMS_NR; a++) {
+			double value = run->value[a][figure][r];
+
+			if (base & (1u << a) && !isnan(value) && !(best <= value))
+				best = value;
+		}
 		ratio[r] = best > 0.001 ? run->value[id][figure][r] / best : NAN;
 	}
 	return load_median(ratio, run->options->rounds);
