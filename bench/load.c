@@ -151,7 +151,7 @@ static void turn(struct load_run *run, enum load_arm_id id, const bool cells[LOA
 		return;
 	}
 	for (int cell = 0; cell < LOAD_CELLS_NR; cell++)
-		if (cells[cell])
+		if (cells[cell] && !load_interrupted())
 			load_cell_run(run, id, (enum load_cell)cell);
 	load_arm_stop(&run->place, id);
 }
@@ -185,7 +185,7 @@ static void rounds(struct load_run *run)
 		run->scan_mb_us = load_scan_mb_us();
 	for (run->round = 0; run->round < run->options->rounds; run->round++)
 		for (int a = 0; a < LOAD_ARMS_NR; a++)
-			if (run->options->arm[a])
+			if (run->options->arm[a] && !load_interrupted())
 				turns(run, (enum load_arm_id)a);
 }
 
@@ -260,9 +260,12 @@ static int load_command(const char *command, int argc, char **argv)
 		load_sink_stop(&run.sink);
 		return fail("bench/peers", err);
 	}
+	load_interrupt_catch();
 	rounds(&run);
 	load_sink_stop(&run.sink);
 	load_place_fini(&run.place);
+	if (load_interrupted())
+		return EXIT_RUNTIME;
 	bool all = strcmp(command, "peers") == 0;
 	unsigned n = load_targets(&run, targets);
 	if (all)

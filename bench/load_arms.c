@@ -187,7 +187,8 @@ static void command_own(const struct load_place *place, const struct load_arm *a
 	arg(c, "%s", arm->path);
 	arg(c, "--listen=127.0.0.1:%u", arm->port);
 	arg(c, "--io=%s", arm->detail);
-	arg(c, "--region=%s/%s", place->dir, arm->name);
+	/* A region for each start: the kernel may still hold a predecessor's admin socket. */
+	arg(c, "--region=%s/%s.%u", place->dir, arm->name, place->starts);
 	arg(c, "--set=log_level=error");
 	for (int i = 0; i < LOAD_ENGINES; i++)
 		arg(c, "--engine=e%d=http://127.0.0.1:%u", i, place->sink->port[i]);
@@ -278,7 +279,7 @@ static int greet(struct load_arm *arm)
 			snprintf(arm->why, sizeof(arm->why), "it ended at once");
 			return -ECHILD;
 		}
-		if (clock_ns() > end) {
+		if (clock_ns() > end || load_interrupted()) {
 			snprintf(arm->why, sizeof(arm->why), "no answer within %d s", READY_S);
 			return -ETIMEDOUT;
 		}
@@ -333,6 +334,7 @@ int load_arm_start(struct load_place *place, enum load_arm_id id)
 	if (!arm->path[0])
 		return -ENOENT;
 	arm->port = load_port_free();
+	place->starts++;
 	snprintf(log, sizeof(log), "%s/%s.log", place->dir, arm->name);
 	if (arm->family == LOAD_OWN)
 		command_own(place, arm, &c);

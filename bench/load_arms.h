@@ -45,6 +45,7 @@ struct load_arm {
 struct load_place {
 	const struct load_sink *sink;
 	struct load_relay relay;
+	unsigned starts;
 	char dir[64];    /* configurations, the region, logs */
 	char peers[256]; /* templates */
 	char build[256]; /* "" = programs come by PATH */

@@ -130,7 +130,7 @@ void load_wait_streaming(struct load_client *client, unsigned streams, double se
 {
 	uint64_t end = clock_ns() + (uint64_t)(seconds * NS_PER_S);
 
-	while (load_client_streaming(client) < streams && clock_ns() < end)
+	while (load_client_streaming(client) < streams && clock_ns() < end && !load_interrupted())
 		load_client_run(client, 0.05);
 }
 

@@ -26,7 +26,8 @@ static void idle_abort(struct load_run *run, enum load_arm_id id, struct load_cl
 	uint64_t end = clock_ns() + ABORT_S * (uint64_t)NS_PER_S;
 
 	load_client_abort(client, streams);
-	while (atomic_load(&run->sink.shared->aborted) < before + streams && clock_ns() < end)
+	while (atomic_load(&run->sink.shared->aborted) < before + streams && clock_ns() < end &&
+	       !load_interrupted())
 		load_client_run(client, 0.02);
 	if (streams && id != LOAD_ARM_DIRECT)
 		load_set(run, id, LOAD_FIGURE_CPU_ABORT,

@@ -279,7 +279,7 @@ void load_client_run(struct load_client *client, double seconds)
 	struct epoll_event ready[EVENTS];
 	uint64_t now = clock_ns(), end = now + (uint64_t)(seconds * NS_PER_S);
 
-	for (; now < end; now = clock_ns()) {
+	for (; now < end && !load_interrupted(); now = clock_ns()) {
 		uint64_t wait = schedule(client);
 		struct timespec ts;
 

@@ -56,12 +56,33 @@ unsigned load_descriptors(void)
 	return (unsigned)limit.rlim_cur;
 }
 
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int number)
+{
+	interrupted = 1;
+}
+
+void load_interrupt_catch(void)
+{
+	struct sigaction action = { .sa_handler = interrupt };
+
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+}
+
+bool load_interrupted(void)
+{
+	return interrupted;
+}
+
 static void child_begin(pid_t parent, int core)
 {
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	if (getppid() != parent)
 		_exit(1); /* it died before we asked to be told */
 	signal(SIGINT, SIG_IGN);
+	signal(SIGTERM, SIG_DFL);
 	load_pin(core);
 }
 

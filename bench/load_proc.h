@@ -25,6 +25,10 @@ void load_urgent(void);
 /* Raises the soft limit of descriptors to the hard one and returns it. */
 unsigned load_descriptors(void);
 
+/* From here on SIGINT and SIGTERM only set what load_interrupted() tells: time to clean up. */
+void load_interrupt_catch(void);
+bool load_interrupted(void);
+
 /* Runs a function in a child; -errno if there is none. */
 int load_proc_fork(struct load_proc *ret_proc, int core, void (*run)(void *ctx), void *ctx);
 

@@ -35,6 +35,19 @@ def short(t, command, names="turnward", *args):
     return ran
 
 
+def command_of(program, parent):
+    """The command line of a process of that name whose parent this is, as words; [] if none."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                mother = int(file.read().rsplit(")", 1)[1].split()[1])
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().decode("utf-8", "replace").split("\0")
+            if mother == parent and words[0].endswith("/" + program):
+                return words
+    return []
+
+
 def positive(arm, *keys):
     for key in keys:
         check(key in arm and arm[key] > 0, f"{arm['name']}: {key} is {arm.get(key)}")
@@ -148,6 +161,18 @@ def results_become_a_page_with_pictures(t):
         text = file.read()
     for words in ("<svg", "small requests, 300 B, one connection", "relay", "All figures"):
         contains(text, words)
+
+
+@case
+def an_interrupted_run_leaves_nothing_behind(t):
+    process = t.start("turnward-bench", "http", "--seconds", 0.3, "--rounds", 32, "--arms",
+                      "turnward-epoll")
+    process.wait_line("turnward-epoll", 60)
+    place = next(word.split("=")[1].rsplit("/", 1)[0] for word in eventually(
+        lambda: command_of("turnward-router", process.pid), 20) if word.startswith("--region="))
+    equal(process.stop(20, signal.SIGINT), 1, "exit status")
+    check(not os.path.exists(place), f"{place} is left")
+    check(not command_of("turnward-router", process.pid), "its router is left")
 
 
 @case
