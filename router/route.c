@@ -691,12 +691,18 @@ static void learn(struct worker *w, struct exchange *x)
 
 	if (!x->generates || x->status != 200 || !chat_watch_usage(&x->watch, &usage))
 		return;
+	if (cached_known)
+		staging_found(w, x, usage.cached_tokens);
+	/* What its own pieces brought in was not there before: no cache saved it. */
+	if (x->pieces && x->first_cached == UINT32_MAX)
+		cached_known = 0;
+	else if (x->pieces && usage.cached_tokens > x->first_cached)
+		usage.cached_tokens = x->first_cached;
 	count(&w->counters, COUNTER_prompt_tokens, usage.prompt_tokens);
 	count(&w->counters, COUNTER_completion_tokens, usage.completion_tokens);
 	count_engine(&w->counters, x->engine, ENGINE_COUNTER_prompt_tokens, usage.prompt_tokens);
 	if (cached_known) {
 		count(&w->counters, COUNTER_cached_tokens, usage.cached_tokens);
-		staging_found(w, x, usage.cached_tokens);
 		count_engine(&w->counters, x->engine, ENGINE_COUNTER_cached_tokens,
 			     usage.cached_tokens);
 	}

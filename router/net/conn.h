@@ -192,6 +192,7 @@ struct exchange {
 	uint8_t staged;          /* it goes, or went, in pieces */
 	uint32_t pieces;         /* that were answered */
 	uint32_t pieces_tokens;  /* of its prompt that they have brought into the engine's cache */
+	uint32_t first_cached;   /* that the first piece found, UINT32_MAX = it did not say */
 	uint64_t guard_key;      /* of model and shape, with pieces */
 	struct staging *staging; /* NULL = no pieces are to be sent */
 

@@ -569,6 +569,8 @@ static enum conn_state piece_judged(struct worker *w, struct conn *c)
 		guard_say(w, x, news, "a piece did not find the one before it");
 	if (seen.sees & STAGE_SEES_CACHED)
 		count(&w->counters, COUNTER_staged_pieces_cached_tokens, seen.cached_tokens);
+	if (st->stage.done == 0)
+		x->first_cached = seen.sees & STAGE_SEES_CACHED ? seen.cached_tokens : UINT32_MAX;
 	st->found_tokens = seen.prompt_tokens;
 	stage_event(&st->stage, &st->params, STAGE_EVENT_PIECE_DONE, verdict, &st->next);
 	return do_next(w, c);
