@@ -376,7 +376,10 @@ static bool arm(struct loop *loop, int handle, enum loop_want want)
 	return true;
 }
 
-/* `target` 0 = all on the descriptor. The cancel is armed itself, since it names the number. */
+/*
+ * Cancels one armed operation, by its tag, which the kernel finds in a table; by descriptor it
+ * would look through all that are pending. Armed itself, so that the handle outlives it.
+ */
 static bool arm_cancel(struct loop *loop, int handle, enum loop_want target)
 {
 	struct loop_handle *h = &loop->handles[handle];
@@ -387,13 +390,17 @@ static bool arm_cancel(struct loop *loop, int handle, enum loop_want target)
 	sqe = get_sqe(loop);
 	if (!sqe)
 		return false;
-	if (target)
-		io_uring_prep_cancel64(sqe, tag_of(loop, handle, target), 0);
-	else
-		io_uring_prep_cancel_fd(sqe, h->fd, IORING_ASYNC_CANCEL_ALL);
+	io_uring_prep_cancel64(sqe, tag_of(loop, handle, target), 0);
 	io_uring_sqe_set_data64(sqe, tag_of(loop, handle, WANT_CANCEL));
 	h->armed |= WANT_CANCEL;
 	return true;
+}
+
+static enum loop_want first_armed(const struct loop_handle *h)
+{
+	uint32_t left = h->armed & ~(uint32_t)WANT_CANCEL;
+
+	return (enum loop_want)(left & -left);
 }
 
 /* The stream flows unless it is paused or a fill waits for its end. */
@@ -431,7 +438,7 @@ static bool arm_wanted(struct loop *loop, int handle)
 	if (!h->used)
 		return true;
 	if (h->wants & WANT_CLOSE)
-		return h->armed == 0 || arm_cancel(loop, handle, 0);
+		return h->armed == 0 || arm_cancel(loop, handle, first_armed(h));
 	for (size_t i = 0; i < sizeof(simple); i++) {
 		if ((h->wants & ~h->armed & simple[i]) && !arm(loop, handle, simple[i]))
 			return false;
