@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import queue
+import random
 import re
 import shutil
 import signal
@@ -567,12 +568,14 @@ class Test:
         self.processes, self.engines, self._ports = [], [], set()
 
     def port(self):
-        """A port that was free a moment ago and has not been given out before."""
+        """A port that was free a moment ago and has not been given out before. None that the
+        kernel gives to clients, so that nobody takes it meanwhile."""
         while True:
-            with socket.socket() as sock:
-                sock.bind(("127.0.0.1", 0))
-                port = sock.getsockname()[1]
-            if port not in self._ports:
+            port = random.randrange(10000, 30000)
+            with contextlib.suppress(OSError), socket.socket() as sock:
+                sock.bind(("127.0.0.1", port))
+                if port in self._ports:
+                    continue
                 self._ports.add(port)
                 return port
 
