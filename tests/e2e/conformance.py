@@ -6,13 +6,12 @@ import signal
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from harness import Failed, Test, eventually  # noqa: E402
+from harness import LOOPS, Failed, Test  # noqa: E402
 from wirecases import Recorder, Stage, read_cases  # noqa: E402
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "http")
 LIMITS = {"max_body": "1M", "head_timeout": "1s", "body_timeout": "1s", "first_byte_timeout": "1s",
           "stream_idle_timeout": "1s", "models_period": "1h"}
-LOOPS = ("uring", "epoll")
 
 
 def cases_of(kind):

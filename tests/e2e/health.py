@@ -8,21 +8,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from harness import *  # noqa: E402,F403
 
-LOOPS = ("uring", "epoll")
 CHAT = "/v1/chat/completions"
-
-
-def on_both_loops(function):
-    for io in LOOPS:
-        def run(t, io=io):
-            function(t, io)
-        run.__name__ = f"{function.__name__}_{io}"
-        case(run)
-    return function
-
-
-def settings(io, **keys):
-    return ["--io", io] + [w for k, v in keys.items() for w in ("--set", f"{k}={v}")]
 
 
 def chat(text="hello", **more):

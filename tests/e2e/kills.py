@@ -16,14 +16,6 @@ LOAD = ("--connections", 60, "--requests", 100000, "--body", "200-4000", "--toke
 LONG = "word and " * 4000
 
 
-def on_both_loops(function):
-    for io in LOOPS:
-        def on_one(t, io=io):
-            function(t, io)
-        on_one.__name__ = f"{function.__name__}_on_{io}"
-        case(on_one)
-
-
 def loaded(t, io, seconds, settings=()):
     """A world under load, with requests under way on every engine."""
     world = World(t, io, engines=3, speed=20,

@@ -10,21 +10,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from harness import *  # noqa: E402,F403
 
-LOOPS = ("uring", "epoll")
 STREAM = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
-
-
-def on_both_loops(function):
-    for io in LOOPS:
-        def run(t, io=io):
-            function(t, io)
-        run.__name__ = f"{function.__name__}_{io}"
-        case(run)
-    return function
-
-
-def settings(io, **keys):
-    return ["--io", io] + [w for k, v in keys.items() for w in ("--set", f"{k}={v}")]
 
 
 def chat(**more):
@@ -34,11 +20,6 @@ def chat(**more):
 def cpu_s(pid):
     with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
         return int(file.read().split()[0]) * 1e-9
-
-
-def worker_of(router):
-    with open(f"/proc/{router.pid}/task/{router.pid}/children", encoding="ascii") as file:
-        return int(file.read().split()[0])
 
 
 # ---- heads, and what lies between requests ----

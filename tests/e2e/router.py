@@ -15,23 +15,8 @@ from harness import *  # noqa: E402,F403
 CHAT = "/v1/chat/completions"
 
 
-def on_both_loops(function):
-    for io in ("uring", "epoll"):
-        def on_one(t, io=io):
-            function(t, io)
-        on_one.__name__ = f"{function.__name__}_on_{io}"
-        case(on_one)
-
-
 def chat(text="hello", **more):
     return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
-
-
-def metric(router, name):
-    page = ask(router.admin, "GET", "/metrics").body.decode()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in page.split("\n")
-               if line.startswith("turnward_" + name + " ")
-               or line.startswith("turnward_" + name + "{"))
 
 
 def idle(router):
@@ -48,11 +33,6 @@ def idle(router):
 
 def models_known(router, engines):
     eventually(lambda: metric(router, "engine_models_known") == engines, 5, "lists are known")
-
-
-def worker_of(router):
-    with open(f"/proc/{router.pid}/task/{router.pid}/children", encoding="ascii") as file:
-        return int(file.read().split()[0])
 
 
 # ---- routing ----

@@ -15,21 +15,6 @@ CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/respons
 STEP, PIECE = 1024, 960  # of a step, a sixteenth is left to those that decode
 
 
-def on_both_loops(function):
-    for io in ("uring", "epoll"):
-        def on_one(t, io=io):
-            function(t, io)
-        on_one.__name__ = f"{function.__name__}_on_{io}"
-        case(on_one)
-
-
-def metric(router, name):
-    page = ask(router.admin, "GET", "/metrics").body.decode()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in page.split("\n")
-               if line.startswith("turnward_" + name + " ")
-               or line.startswith("turnward_" + name + "{"))
-
-
 def reason(router, name):
     return metric(router, f'staged_decisions_total{{reason="{name}"}}')
 

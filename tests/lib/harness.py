@@ -32,6 +32,7 @@ PROGRAMS = {
     "turnward-bench": "bench/turnward-bench",
 }
 OPTIONAL = {"turnward-probe"}  # left out by -Dbpf=disabled
+LOOPS = ("uring", "epoll")
 CASE_SECONDS = 120
 MARK = "TURNWARD_TEST_CHILD"  # in each child's environment
 COUNTER = itertools.count()
@@ -673,6 +674,24 @@ class Test:
         return complaint
 
 
+def settings(io, **keys):
+    """A router's options: its loop, and keys of the configuration."""
+    return ["--io", io] + [w for k, v in keys.items() for w in ("--set", f"{k}={v}")]
+
+
+def worker_of(router):
+    """The pid of the supervisor's worker."""
+    with open(f"/proc/{router.pid}/task/{router.pid}/children", encoding="ascii") as file:
+        return int(file.read().split()[0])
+
+
+def metric(router, name):
+    """Of the router's page: the sum over all its labels."""
+    page = ask(router.admin, "GET", "/metrics").body.decode()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in page.split("\n")
+               if line.startswith((f"turnward_{name} ", f"turnward_{name}{{")))
+
+
 def answers(address):
     """True if something at the address answers GET /health with any status."""
     try:
@@ -687,6 +706,15 @@ CASES = []
 def case(function):
     CASES.append(function)
     return function
+
+
+def on_both_loops(function):
+    """A case of each event loop: it takes the loop's name as `io`."""
+    for io in LOOPS:
+        def on_one(t, io=io):
+            function(t, io)
+        on_one.__name__ = f"{function.__name__}_on_{io}"
+        case(on_one)
 
 
 def slow(function):

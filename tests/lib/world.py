@@ -9,7 +9,6 @@ from harness import Failed, PROGRAMS, ask, check, contains, equal, eventually
 
 PROGRAMS["storm"] = "tests/lib/storm"
 MODEL = "m"
-LOOPS = ("uring", "epoll")
 
 
 def engine_at(t, port, *args):

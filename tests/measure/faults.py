@@ -50,8 +50,7 @@ class Place:
             self.proxy = self.test.router(*self.engines, args=[
                 w for k in limits for w in ("--set", f"{k}={limit_s}s")] +
                 ["--set", "policy=round-robin", "--set", "connections_max=9000"])
-            self.pid = int(open(f"/proc/{self.proxy.pid}/task/{self.proxy.pid}/children",
-                                encoding="ascii").read().split()[0])
+            self.pid = worker_of(self.proxy)
         else:
             self.proxy = peers.start(self.test, column, [e.address for e in self.engines],
                                      limit_s)
