@@ -22,6 +22,7 @@
 #include "shm/base/log.h"
 #include "shm/base/opt.h"
 #include "shm/base/scoped.h"
+#include "shm/base/stop.h"
 
 enum agent_opt {
 	OPT_ENGINE = 1,
@@ -117,30 +118,6 @@ struct agent {
 	struct gpu gpu;
 	sigset_t wait_mask;
 };
-
-static volatile sig_atomic_t stopping;
-
-static void on_stop(int signal)
-{
-	stopping = signal;
-}
-
-/* Stop signals are taken only while waiting, so no call is interrupted half-way. */
-static void signals_set(sigset_t *ret_wait_mask)
-{
-	struct sigaction stop = { .sa_handler = on_stop };
-	sigset_t blocked;
-
-	sigemptyset(&blocked);
-	sigaddset(&blocked, SIGTERM);
-	sigaddset(&blocked, SIGINT);
-	sigprocmask(SIG_BLOCK, &blocked, ret_wait_mask);
-	sigdelset(ret_wait_mask, SIGTERM);
-	sigdelset(ret_wait_mask, SIGINT);
-	sigaction(SIGTERM, &stop, NULL);
-	sigaction(SIGINT, &stop, NULL);
-	signal(SIGHUP, SIG_IGN);
-}
 
 static void take_kind(struct agent_options *o, const char *text)
 {
@@ -318,7 +295,7 @@ static void agent_init(struct agent *agent)
 	if (http_client_init(&agent->http, &o->engine, o->key[0] ? o->key : NULL) < 0)
 		abort(); /* a megabyte at start */
 	agent->http.wait_mask = &agent->wait_mask;
-	agent->http.stop = &stopping;
+	agent->http.stop = &stop_asked;
 	sampler_init(&agent->sampler, &o->sampler, &io);
 	snprintf(agent->sampler.info.name, sizeof(agent->sampler.info.name), "%s", o->engine.name);
 	snprintf(agent->sampler.info.url, sizeof(agent->sampler.info.url), "%s", o->engine.url);
@@ -348,7 +325,7 @@ static void wait_until(const struct agent *agent, uint64_t due_ns)
 {
 	uint64_t now_ns = clock_ns();
 
-	while (!stopping && now_ns < due_ns) {
+	while (!stop_asked && now_ns < due_ns) {
 		uint64_t left_ns = due_ns - now_ns;
 		struct timespec left = { .tv_sec = (time_t)(left_ns / NS_PER_S),
 					 .tv_nsec = (long)(left_ns % NS_PER_S) };
@@ -389,7 +366,7 @@ static int run(struct agent *agent)
 {
 	int code = EXIT_GOOD;
 
-	while (!stopping && code == EXIT_GOOD) {
+	while (!stop_asked && code == EXIT_GOOD) {
 		uint64_t due_ns;
 
 		if (sampler_round(&agent->sampler, &due_ns) < 0)
@@ -429,7 +406,7 @@ static int start(struct agent *agent)
 	log_end(&line);
 	int code = run(agent);
 	publisher_close(&agent->publisher);
-	log_say(LOG_INFO, "%s", stopping ? "stopped" : "ended");
+	log_say(LOG_INFO, "%s", stop_asked ? "stopped" : "ended");
 	return code;
 }
 
@@ -437,7 +414,7 @@ int main(int argc, char **argv)
 {
 	static struct agent agent;
 
-	signals_set(&agent.wait_mask); /* first: from the first instant on a stop is clean */
+	stop_signals(&agent.wait_mask); /* first: from the first instant on a stop is clean */
 	options_read(&agent.options, argc, argv);
 	log_open(program.name, agent.options.log_level);
 	int code = agent.options.once ? run_once(&agent) : start(&agent);

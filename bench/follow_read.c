@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bench/follow.h"
+#include "bench/grow.h"
 #include "bench/workload_forms.h"
 #include "shm/base/jread.h"
 
@@ -31,20 +32,6 @@ struct reading {
 	const struct lines *lines;
 	char *why;
 };
-
-static int grow(void **array, size_t nr, size_t *room, size_t size)
-{
-	size_t more = *room ? 2 * *room : 256;
-
-	if (nr < *room)
-		return 0;
-	void *grown = realloc(*array, more * size);
-	if (!grown)
-		return -ENOMEM;
-	*array = grown;
-	*room = more;
-	return 0;
-}
 
 #define complain(r, ...) forms_complain((r)->why, (r)->lines->number, __VA_ARGS__)
 

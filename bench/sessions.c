@@ -1,5 +1,6 @@
 /* Reading sessions, and making the text of their prompts; see sessions.h for what holds of it. */
 #include "bench/sessions.h"
+#include "bench/grow.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -22,21 +23,6 @@ static uint64_t mix(uint64_t x)
 static uint64_t key_of(uint64_t a, uint64_t b)
 {
 	return mix(mix(a + 0x9e3779b97f4a7c15ull) ^ (b + 0xd1b54a32d192ed03ull));
-}
-
-/* Room for one more, by doubling. */
-static int grow(void **array, size_t nr, size_t *room, size_t size)
-{
-	size_t more = *room ? 2 * *room : 64;
-
-	if (nr < *room)
-		return 0;
-	void *grown = realloc(*array, more * size);
-	if (!grown)
-		return -ENOMEM;
-	*array = grown;
-	*room = more;
-	return 0;
 }
 
 /* ---- reading ---- */

@@ -1,4 +1,5 @@
 /* Workloads in memory, the design document's mix, and what a perfect cache would hold of them. */
+#include "bench/grow.h"
 #include "bench/workload_forms.h"
 
 #include <assert.h>
@@ -39,21 +40,6 @@ uint64_t workload_key(uint64_t a, uint64_t b)
 }
 
 /* ---- lists ---- */
-
-/* Room for one more, by doubling. */
-static int grow(void **array, size_t nr, size_t *room, size_t size)
-{
-	size_t more = *room ? 2 * *room : 64;
-
-	if (nr < *room)
-		return 0;
-	void *grown = realloc(*array, more * size);
-	if (!grown)
-		return -ENOMEM;
-	*array = grown;
-	*room = more;
-	return 0;
-}
 
 int workload_add_session(struct workload *w, double start_s)
 {

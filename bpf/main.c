@@ -22,6 +22,7 @@
 #include "shm/base/log.h"
 #include "shm/base/opt.h"
 #include "shm/base/scoped.h"
+#include "shm/base/stop.h"
 
 enum probe_opt {
 	OPT_NONE,
@@ -120,30 +121,6 @@ struct daemon {
 	int outside_pid; /* a router that was said to be outside the cgroup */
 	sigset_t wait_mask;
 };
-
-static volatile sig_atomic_t stopping;
-
-static void on_stop(int signal)
-{
-	stopping = signal;
-}
-
-/* Stop signals are taken only while waiting, so no sample is cut. */
-static void signals_set(sigset_t *ret_wait_mask)
-{
-	struct sigaction stop = { .sa_handler = on_stop };
-	sigset_t blocked;
-
-	sigemptyset(&blocked);
-	sigaddset(&blocked, SIGTERM);
-	sigaddset(&blocked, SIGINT);
-	sigprocmask(SIG_BLOCK, &blocked, ret_wait_mask);
-	sigdelset(ret_wait_mask, SIGTERM);
-	sigdelset(ret_wait_mask, SIGINT);
-	sigaction(SIGTERM, &stop, NULL);
-	sigaction(SIGINT, &stop, NULL);
-	signal(SIGHUP, SIG_IGN);
-}
 
 /* ---- options ---- */
 
@@ -571,7 +548,7 @@ static int start(struct daemon *d)
 	}
 	collect_init(&d->collect);
 	describe(d);
-	while (err == 0 && !stopping) {
+	while (err == 0 && !stop_asked) {
 		err = turn(d);
 		rest(d);
 	}
@@ -587,7 +564,7 @@ int main(int argc, char **argv)
 	static struct daemon d;
 	int code;
 
-	signals_set(&d.wait_mask); /* first: from the first instant on a stop is clean */
+	stop_signals(&d.wait_mask); /* first: from the first instant on a stop is clean */
 	options_read(&d.options, argc, argv);
 	log_open(program.name, d.options.log_level);
 	d.cgroup.fd = d.samples.fd = -1;
@@ -600,7 +577,7 @@ int main(int argc, char **argv)
 	lease_close(&d.lease);
 	collect_fini(&d.collect);
 	cgroup_close(&d.cgroup);
-	if (stopping)
+	if (stop_asked)
 		log_say(LOG_INFO, "stopped");
 	log_drain(200);
 	return code;
