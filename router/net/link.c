@@ -67,7 +67,7 @@ struct link *link_dial(struct worker *w, struct engine *e, enum link_owner owner
 	link->conn = conn;
 	link->engine = e->index;
 	link->handle = handle;
-	link->reused = link->paused = link->sending = link->deaf = 0;
+	link->reused = link->sending = link->deaf = 0;
 	link->left = UINT32_MAX;
 	link->idle_ns = w->set->engine_idle_timeout;
 	e->links_nr++;
@@ -101,7 +101,7 @@ void link_rest(struct worker *w, struct link *link)
 	assert(link->state == LINK_BUSY && !link->sending);
 	if (link->left != UINT32_MAX)
 		link->left--;
-	if (link->left == 0 || link->idle_ns == 0 || link->paused || w->draining) {
+	if (link->left == 0 || link->idle_ns == 0 || w->draining) {
 		link_drop(w, link);
 		return;
 	}
@@ -109,6 +109,8 @@ void link_rest(struct worker *w, struct link *link)
 	link->owner = LINK_NOBODY;
 	list_push(&e->idle, link);
 	e->idle_nr++;
+	/* The last of its answer may have come when its stream stood paused already. */
+	loop_receive(w->loop, link->handle);
 	wheel_arm(&w->wheel, &link->timer, w->now_ns + link->idle_ns);
 }
 

@@ -25,7 +25,7 @@ enum link_state { LINK_FREE, LINK_DIALING, LINK_BUSY, LINK_IDLE, LINK_CLOSING };
 enum link_owner { LINK_NOBODY, LINK_CONN, LINK_ASK };
 
 struct link {
-	uint8_t state, owner, paused;
+	uint8_t state, owner;
 	uint8_t reused;  /* it has carried a request before this one */
 	uint8_t sending; /* a loop_send() is under way: its bytes belong to the loop */
 	uint8_t deaf;    /* a send failed: nothing more is sent, an answer may still come */

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import socket
 import sys
 import threading
@@ -193,6 +194,25 @@ def kept_connections_that_close_under_a_request_cost_none_in_a_thousand(t, io):
     wire.close()
     check(not bad, f"{len(bad)} failed: {bad[:3]}")
     check(metric(router, "resent_reused_total") > 0, "the race was never met")
+
+
+@on_both_loops
+def an_answer_that_ends_while_its_stream_is_paused_leaves_a_connection_that_hears(t, io):
+    def script(wire, request):
+        if request.get("x-size"):
+            worker = worker_of(router)
+            os.kill(worker, signal.SIGSTOP)  # so that much of it is read in one turn
+            threading.Timer(0.03, os.kill, (worker, signal.SIGCONT)).start()
+            wire.send(response_bytes(200, b"z" * int(request.get("x-size"))))
+            return True
+        return FakeEngine.answer_shortly(wire, request)
+    engine = t.engine(script)
+    router = t.router(engine, args=settings(io, first_byte_timeout="3s"))
+    for size in range(240 << 10, 640 << 10, 16 << 10):
+        answer = ask(router.address, "POST", CHAT, chat(), {"x-size": str(size)})
+        equal((answer.complete, len(answer.body)), (True, size))
+        equal(ask(router.address, "POST", CHAT, chat()).status, 200, f"behind {size} bytes")
+    at_rest(router)
 
 
 @on_both_loops
