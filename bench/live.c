@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bench/bench.h"
+#include "bench/compare.h"
 #include "bench/live.h"
 #include "shm/base/exit.h"
 #include "shm/base/opt.h"
@@ -26,6 +27,14 @@
 	X(NO_ID, "no-session-id", NULL, "send no x-session-id")                                 \
 	X(LONG_FIRST, "long-first", NULL, "sessions that take long arrive first: no idle tail") \
 	X(MEASURE, "measure", "S", "stop after S wall seconds: shows whether the speed holds")  \
+	X(API, "api", "NAME", "chat, messages or responses (chat)")                             \
+	X(COMPARE, "compare", "WHAT", "staging or routers, each with a world of its own")       \
+	X(PAIRS, "pairs", "N", "of --compare: each arm N times, in turn (5)")                   \
+	X(ARMS, "arms", "A[,B]...", "of --compare: those of its arms")                          \
+	X(WORKLOAD, "workload", "NAME", "of --compare: design, sessions (both)")                \
+	X(QUICK, "quick", NULL, "of --compare: one pair, 250 requests: shows that it works")    \
+	X(SET, "set", "KEY=VALUE", "of --compare: for turnward's routers, all arms")            \
+	X(PEERS, "peers", "DIR", "of --compare: configurations of peers (bench/peers)")         \
 	X(VERIFY, "verify-model", NULL, "one engine: compare with the model's virtual time")    \
 	X(TRACE, "trace", "FILE", "what was asked, when, where it went: for replay --follow")   \
 	X(IO, "io", "LOOP", "auto, uring, epoll (auto)")                                        \
@@ -41,7 +50,17 @@ static const struct opt_program program = {
 	.operands = "[options]",
 	.purpose = "Plays agentic sessions, turn after turn, against a running router.",
 	.options = options,
-	.examples = "  turnward-bench live --router 127.0.0.1:8080 --speed 10 --limit 40\n",
+	.examples = "  turnward-bench live --router 127.0.0.1:8080 --speed 10 --limit 40\n"
+		    "  turnward-bench live --compare staging --json staging.json\n",
+};
+
+enum { QUICK_REQUESTS = 250 };
+
+struct command {
+	struct live_options live;
+	struct compare_options compare;
+	const char *arms; /* of the comparison; NULL = its own choice */
+	bool compares;
 };
 
 static double number_of(const char *name, const char *text, double min, double max)
@@ -64,16 +83,6 @@ static struct addr addr_of(const char *name, const char *text)
 	return addr;
 }
 
-static enum loop_kind io_of(const char *text)
-{
-	static const char *const kinds[] = { "auto", "uring", "epoll", NULL };
-
-	for (int i = 0; kinds[i]; i++)
-		if (strcmp(text, kinds[i]) == 0)
-			return (enum loop_kind)i;
-	opt_unknown(&program, "loop", text, kinds);
-}
-
 static void engine_add(struct live_options *o, const char *text)
 {
 	struct addr_engine at;
@@ -84,6 +93,51 @@ static void engine_add(struct live_options *o, const char *text)
 	if (addr_engine_parse(&at, text, why) < 0)
 		opt_fail(&program, "--lateness %s: %s", text, why);
 	o->engine[o->engines++] = at.addr;
+}
+
+static const char *const loops[] = { "auto", "uring", "epoll", NULL };
+
+static unsigned index_of(const char *what, const char *text, const char *const *names)
+{
+	for (unsigned i = 0; names[i]; i++)
+		if (strcmp(text, names[i]) == 0)
+			return i;
+	opt_unknown(&program, what, text, names);
+}
+
+/* Returns whether the option is one of the comparison's. */
+static bool option_compare(struct command *c, int id, const char *value)
+{
+	struct compare_options *o = &c->compare;
+
+	switch (id) {
+	case OPTION_COMPARE:
+		o->kind = (enum compare_kind_id)index_of("comparison", value, compare_kind_names);
+		c->compares = true;
+		return true;
+	case OPTION_PAIRS:
+		o->rounds = (unsigned)number_of("pairs", value, 1, COMPARE_ROUNDS_MAX);
+		return true;
+	case OPTION_ARMS:
+		c->arms = value;
+		return true;
+	case OPTION_WORKLOAD:
+		o->load[index_of("workload", value, compare_load_names)] = true;
+		return true;
+	case OPTION_QUICK:
+		o->rounds = 1;
+		c->live.requests_max = QUICK_REQUESTS;
+		return true;
+	case OPTION_SET:
+		if (o->sets == COMPARE_SETS_MAX)
+			opt_fail(&program, "at most %d times --set", COMPARE_SETS_MAX);
+		o->set[o->sets++] = value;
+		return true;
+	case OPTION_PEERS:
+		o->peers = value;
+		return true;
+	}
+	return false;
 }
 
 static void option_take(struct live_options *o, int id, const char *value)
@@ -143,8 +197,11 @@ static void option_take(struct live_options *o, int id, const char *value)
 	case OPTION_TRACE:
 		o->trace = value;
 		break;
+	case OPTION_API:
+		o->api = (enum live_api)index_of("API", value, live_api_names);
+		break;
 	case OPTION_IO:
-		o->io = io_of(value);
+		o->io = (enum loop_kind)index_of("loop", value, loops);
 		break;
 	case OPTION_JSON:
 		o->json = value;
@@ -152,11 +209,34 @@ static void option_take(struct live_options *o, int id, const char *value)
 	}
 }
 
-static void options_read(struct live_options *o, int argc, char **argv)
+/* What a comparison chooses by itself differs from what one run does. */
+static void options_settle(struct command *c)
 {
+	struct live_options *o = &c->live;
+	bool any = false;
+
+	for (int load = 0; load < COMPARE_LOADS_NR; load++)
+		any |= c->compare.load[load];
+	for (int load = 0; load < COMPARE_LOADS_NR && !any; load++)
+		c->compare.load[load] = true;
+	const char *unknown = compare_arms_choose(&c->compare, c->arms);
+	if (unknown)
+		opt_fail(&program, "--arms: %s is none of this comparison's", unknown);
+	if (o->trace && (c->compares || o->api != LIVE_API_chat))
+		opt_fail(&program, "--trace is of one run, of chat completions");
+	if (c->compares)
+		return;
+	o->rate = o->rate < 0 ? 0.25 : o->rate;
+	o->speed = o->speed > 0 ? o->speed : 1;
+}
+
+static void options_read(struct command *c, int argc, char **argv)
+{
+	struct live_options *o = &c->live;
 	struct opt_scan scan;
 	int id;
 
+	*c = (struct command){ .compare.rounds = COMPARE_ROUNDS };
 	*o = (struct live_options){
 		.session_header = true,
 		.path = "bench/traces/claude_code.jsonl",
@@ -165,16 +245,17 @@ static void options_read(struct live_options *o, int argc, char **argv)
 			    .context_max = 120000,
 			    .think_max_s = 60 },
 		.requests_max = SIZE_MAX,
-		.rate = 0.25,
-		.speed = 1,
+		.rate = -1, /* as chosen in options_settle() */
 		.seed = 1,
 	};
 	o->router = addr_of("router", "127.0.0.1:8080");
 	opt_begin(&scan, &program, argc, argv);
 	while ((id = opt_next(&scan)) != OPT_END)
-		option_take(o, id, scan.value);
+		if (!option_compare(c, id, scan.value))
+			option_take(o, id, scan.value);
 	if (scan.first < argc)
 		opt_fail(&program, "'%s' is not expected", argv[scan.first]);
+	options_settle(c);
 }
 
 static int fail(const char *what, const char *why)
@@ -229,20 +310,23 @@ static int play(const struct live_options *o, struct live_run *run)
 
 int bench_live(int argc, char **argv)
 {
-	struct live_options o;
-	struct live_run run = { .options = &o };
+	static struct command c;
+	struct live_options *o = &c.live;
+	struct live_run run = { .options = o };
 	char why[SESSIONS_WHY_MAX];
 
-	options_read(&o, argc, argv);
-	if (sessions_read(&run.sessions, o.path, &o.limits, why) < 0) {
+	options_read(&c, argc, argv);
+	if (c.compares)
+		return compare_run(&c.compare, o);
+	if (sessions_read(&run.sessions, o->path, &o->limits, why) < 0) {
 		sessions_free(&run.sessions);
-		return fail(o.path, why);
+		return fail(o->path, why);
 	}
-	if (o.engines == 0)
-		live_find_engines(&o);
-	int code = !o.model[0] && live_find_model(&o) < 0
+	if (o->engines == 0)
+		live_find_engines(o);
+	int code = !o->model[0] && live_find_model(o) < 0
 			   ? fail("router", "GET /v1/models was not answered with a model")
-			   : play(&o, &run);
+			   : play(o, &run);
 	for (size_t i = 0; i < run.requests; i++)
 		free(run.request[i].ids);
 	free(run.request);

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bench/live_api.h"
 #include "bench/sessions.h"
 #include "router/policy/policy.h"
 #include "shm/base/addr.h"
@@ -59,6 +60,8 @@ struct live_options {
 	double rate, speed, measure_s;
 	uint64_t seed;
 	enum loop_kind io;
+	enum live_api api;
+	const double *start_s; /* of each session, model seconds; NULL = drawn by seed and rate */
 	char model[LIVE_MODEL_NAME];
 };
 
@@ -81,19 +84,21 @@ struct live_run {
 	size_t ended, failed, abandoned; /* abandoned: behind a failure, never begun */
 	uint64_t begin_ns, end_ns;
 	bool interrupted;
+	bool stop; /* `progress` may set it: nothing more is begun, what is in flight ends */
+	void *ctx; /* for `progress` */
 	const char *io_name;
 	size_t trace_unlike,
 		trace_unnamed; /* requests whose engine counted other tokens; is unknown */
 };
 
 /* live_client.c: plays all sessions; 0 or -errno. `report` is called about four times a second. */
-typedef void live_progress(const struct live_run *run, uint64_t now_ns);
+typedef void live_progress(struct live_run *run, uint64_t now_ns);
 int live_play(struct live_run *run, live_progress *progress);
 
 /* What the engines and the router say of a run: differences over it, where they are counters. */
 struct live_outside {
 	bool router_known, engines_known;
-	double migrations, router_cpu_s;
+	double migrations, pieces, router_cpu_s;
 	double steps, busy_s, late_s, late_p99_s, late_max_s, engine_speed;
 	double machine_busy_s, machine_all_s; /* of all cores */
 };
@@ -107,7 +112,8 @@ void live_find_engines(struct live_options *options);
 /* live_report.c: exact quantiles of samples that it sorts. */
 double live_quantile(double *values, size_t nr, double q);
 void live_classify(struct live_request *request, const struct policy_params *params);
-void live_progress_print(const struct live_run *run, uint64_t now_ns);
+void live_progress_print(struct live_run *run, uint64_t now_ns);
+double live_late_ratio(const struct live_outside *out);
 bool live_valid(const struct live_run *run, const struct live_outside *out);
 void live_report_print(const struct live_run *run, const struct live_outside *out);
 int live_report_json(const struct live_run *run, const struct live_outside *out, const char *path);

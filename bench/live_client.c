@@ -42,7 +42,8 @@ struct client {
 	uint32_t answer_tokens;
 	size_t line_len;
 	char id[48], engine[64]; /* for the trace */
-	char out_head[640], tail[320];
+	char out_head[640];
+	struct live_body body;
 	char head[LIVE_HEAD_MAX], line[LIVE_LINE_MAX];
 };
 
@@ -105,8 +106,6 @@ static void hang_up(struct play *p, struct player *s)
 	loop_close(p->loop, s->handle);
 }
 
-static const char body_open[] = "{\"messages\":[";
-
 static void trace_add(struct play *p, struct player *s)
 {
 	struct client *c = s->client;
@@ -116,8 +115,6 @@ static void trace_add(struct play *p, struct player *s)
 		.engine = c->engine,
 		.player = (uint32_t)(s - p->player),
 		.talk = &c->talk,
-		.body = { body_open, c->talk.text, c->tail },
-		.body_len = { sizeof(body_open) - 1, c->talk.len, strlen(c->tail) },
 		.answer = c->answer,
 		.answer_len = c->answer_len,
 		.max_tokens = talk_turn(&c->talk)->output_tokens,
@@ -125,6 +122,10 @@ static void trace_add(struct play *p, struct player *s)
 
 	if (!p->trace)
 		return;
+	for (int i = 0; i < 3 && i < c->body.parts; i++) {
+		e.body[i] = c->body.part[i].iov_base;
+		e.body_len[i] = c->body.part[i].iov_len;
+	}
 	live_trace_add(p->trace, &e);
 	p->run->trace_unnamed += s->request->failure == LIVE_none && !c->engine[0];
 }
@@ -216,21 +217,20 @@ static void answer_add(struct client *c, const char *text, size_t len)
 }
 
 /* One line of the stream; its delta's text is kept as it stands between the quotes. */
-static void line_take(struct client *c)
+static void line_take(struct client *c, enum live_api api)
 {
-	struct jread root, text;
-	const char *line = c->line;
-	size_t len = c->line_len;
+	struct jread root;
+	const char *line = c->line, *text;
+	size_t len = c->line_len, text_len;
 
 	if (len < 8 || memcmp(line, "data: {", 7) != 0)
 		return;
-	if (jread_open(&root, line + 6, len - 6) < 0 ||
-	    jread_get(&root, "choices[0].delta.content", &text) < 0 || text.type != JREAD_STRING)
-		return;
-	answer_add(c, text.text + 1, text.len - 2);
+	if (jread_open(&root, line + 6, len - 6) == 0 &&
+	    live_api_text(api, &root, &text, &text_len) == 0)
+		answer_add(c, text, text_len);
 }
 
-static void lines_take(struct client *c, const char *bytes, size_t len)
+static void lines_take(struct client *c, enum live_api api, const char *bytes, size_t len)
 {
 	while (len > 0) {
 		const char *end = memchr(bytes, '\n', len);
@@ -242,7 +242,7 @@ static void lines_take(struct client *c, const char *bytes, size_t len)
 		if (!end)
 			return;
 		if (c->line_len <= LIVE_LINE_MAX)
-			line_take(c);
+			line_take(c, api);
 		c->line_len = 0;
 		bytes += part + 1;
 		len -= part + 1;
@@ -263,7 +263,7 @@ static void body_take(struct play *p, struct player *s, const char *piece, size_
 			s->request->first_ns = p->now_ns;
 		s->request->last_ns = p->now_ns;
 	}
-	lines_take(c, piece, len);
+	lines_take(c, p->run->options->api, piece, len);
 }
 
 static void engine_note(struct play *p, struct client *c)
@@ -342,14 +342,10 @@ static int bytes_take(struct play *p, struct player *s, const char *bytes, size_
 static void request_send(struct play *p, struct player *s)
 {
 	struct client *c = s->client;
-	const struct sessions_turn *turn = talk_turn(&c->talk);
 	const struct live_options *o = p->run->options;
 	char session[64] = "", id[80] = "";
+	struct iovec iov[1 + LIVE_BODY_PARTS];
 
-	int tail = snprintf(c->tail, sizeof(c->tail),
-			    "],\"model\":\"%s\",\"max_tokens\":%u,\"stream\":true,"
-			    "\"stream_options\":{\"include_usage\":true}}",
-			    o->model, turn->output_tokens);
 	if (o->session_header)
 		snprintf(session, sizeof(session), "x-session-id: s%u-%u\r\n", s->index, s->copy);
 	if (p->trace) {
@@ -358,19 +354,15 @@ static void request_send(struct play *p, struct player *s)
 		snprintf(id, sizeof(id), "x-request-id: %s\r\n", c->id);
 	}
 	int head = snprintf(c->out_head, sizeof(c->out_head),
-			    "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+			    "POST %s HTTP/1.1\r\nHost: localhost\r\n"
 			    "Content-Type: application/json\r\nAccept: text/event-stream\r\n%s%s"
 			    "Content-Length: %zu\r\n\r\n",
-			    session, id, sizeof(body_open) - 1 + c->talk.len + (size_t)tail);
-	const struct iovec iov[] = {
-		{ c->out_head, (size_t)head },
-		{ (char *)body_open, sizeof(body_open) - 1 },
-		{ c->talk.text, c->talk.len },
-		{ c->tail, (size_t)tail },
-	};
+			    live_api_paths[o->api], session, id, c->body.len);
+	iov[0] = (struct iovec){ c->out_head, (size_t)head };
+	memcpy(iov + 1, c->body.part, sizeof(c->body.part));
 	s->phase = PHASE_ANSWER;
 	c->send_done = false;
-	loop_send(p->loop, s->handle, iov, 4);
+	loop_send(p->loop, s->handle, iov, 1 + c->body.parts);
 	loop_receive(p->loop, s->handle);
 }
 
@@ -402,6 +394,7 @@ static void request_again(struct play *p, struct player *s)
 	c->head_len = c->line_len = c->answer_len = 0;
 	c->head_done = c->body_done = c->sse = c->keep = false;
 	c->send_done = true;
+	live_body_make(&c->body, p->run->options->api, &c->talk, p->run->options->model);
 	chat_watch_begin(&c->watch, CHAT_WATCH_SSE);
 	if (s->handle >= 0) {
 		c->fresh = false;
@@ -580,6 +573,19 @@ static int by_length(const void *a, const void *b, void *sessions)
 	return (x < y) - (x > y);
 }
 
+/* Each session once, when the workload says. */
+static void arrivals_given(struct play *p, uint64_t begin_ns)
+{
+	const struct live_options *o = p->run->options;
+
+	for (size_t i = 0; i < p->players; i++) {
+		p->player[i] = (struct player){ .index = (uint32_t)i, .handle = -1 };
+		due_at(p, &p->player[i],
+		       begin_ns + (uint64_t)(o->start_s[i] / o->speed * NS_PER_S));
+		p->run->planned += p->run->sessions.session[i].turns;
+	}
+}
+
 /* Which sessions, in which order, when: all from the seed. More than the file has are copies. */
 static void arrivals_draw(struct play *p, uint64_t begin_ns)
 {
@@ -674,7 +680,7 @@ static int turns_take(struct play *p, live_progress *progress)
 		if (run->requests > run->ended && p->now_ns > p->last_byte_ns &&
 		    p->now_ns - p->last_byte_ns > LIVE_STALL_S * (uint64_t)NS_PER_S)
 			give_up(p, true);
-		else if (run->interrupted || p->now_ns >= until_ns)
+		else if (run->interrupted || run->stop || p->now_ns >= until_ns)
 			give_up(p, false);
 		if (run->requests == run->ended)
 			p->last_byte_ns = p->now_ns;
@@ -740,7 +746,10 @@ int live_play(struct live_run *run, live_progress *progress)
 	if (!err) {
 		run->io_name = loop_kind_name(loop_kind_of(p.loop));
 		run->begin_ns = p.last_byte_ns = p.now_ns = clock_ns();
-		arrivals_draw(&p, run->begin_ns);
+		if (o->start_s)
+			arrivals_given(&p, run->begin_ns);
+		else
+			arrivals_draw(&p, run->begin_ns);
 		due_run(&p);
 		err = turns_take(&p, progress);
 		run->end_ns = clock_ns();

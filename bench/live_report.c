@@ -141,7 +141,7 @@ static double mean(const struct samples *s)
 	return s->nr ? s->sum / (double)s->nr : 0;
 }
 
-static double late_ratio(const struct live_outside *out)
+double live_late_ratio(const struct live_outside *out)
 {
 	return out->busy_s > 0 ? out->late_s / out->busy_s : 0;
 }
@@ -154,11 +154,11 @@ static double wall_s(const struct live_run *run)
 bool live_valid(const struct live_run *run, const struct live_outside *out)
 {
 	return !run->interrupted && out->engines_known &&
-	       late_ratio(out) <= LIVE_LATE_PERCENT * 0.01 &&
+	       live_late_ratio(out) <= LIVE_LATE_PERCENT * 0.01 &&
 	       out->engine_speed == run->options->speed;
 }
 
-void live_progress_print(const struct live_run *run, uint64_t now_ns)
+void live_progress_print(struct live_run *run, uint64_t now_ns)
 {
 	static uint64_t said_ns;
 	bool tty = isatty(STDERR_FILENO);
@@ -225,7 +225,7 @@ static void print_validity(const struct live_run *run, const struct live_outside
 	if (out->engines_known)
 		printf("engines: late by %.2f %% of their busy time (at most %d %%), a step's "
 		       "p99 %.2f ms = %.1f ms of model time\n",
-		       100 * late_ratio(out), LIVE_LATE_PERCENT, out->late_p99_s * 1e3,
+		       100 * live_late_ratio(out), LIVE_LATE_PERCENT, out->late_p99_s * 1e3,
 		       out->late_p99_s * speed * 1e3);
 	else
 		printf("engines: their lateness is not known (--lateness URL, or --admin and "
@@ -314,7 +314,7 @@ static void json_outside(struct json *j, const struct live_run *run, const struc
 		json_null(j, "router_cpu_share");
 	}
 	if (out->engines_known) {
-		json_num(j, "late_ratio", late_ratio(out), 6);
+		json_num(j, "late_ratio", live_late_ratio(out), 6);
 		json_num(j, "late_p99_s", out->late_p99_s * run->options->speed, 6);
 		json_num(j, "engines_busy_s", out->busy_s * run->options->speed, 6);
 	} else {

@@ -158,6 +158,8 @@ struct load_document {
 	int fd;
 };
 int load_document_begin(struct load_document *doc, const char *path, const char *command);
+int load_document_open(struct load_document *doc, const char *path, const char *kind,
+		       const char *command); /* of another kind than "load" */
 int load_document_end(struct load_document *doc);
 
 /* ---- parts that need no arm: run once, told by each of the others ---- */

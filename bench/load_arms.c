@@ -15,30 +15,11 @@
 #include "shm/base/clock.h"
 #include "shm/base/opt.h"
 
-enum { READY_S = 90, ARGS_MAX = 48, ARG_BYTES = 512, SPARE_DESCRIPTORS = 200, GREETINGS = 16 };
+enum { READY_S = 90, SPARE_DESCRIPTORS = 200, GREETINGS = 16 };
 
 #define ARM_ROW(id, name_, family_, program_, detail_) \
 	{ .name = name_, .family = LOAD_##family_, .program = program_, .detail = detail_ },
 static const struct load_arm arms[] = { LOAD_ARMS(ARM_ROW) };
-
-struct command {
-	char text[ARGS_MAX][ARG_BYTES];
-	char *argv[ARGS_MAX + 1];
-	int n;
-};
-
-static void arg(struct command *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void arg(struct command *c, const char *format, ...)
-{
-	__builtin_va_list args;
-
-	__builtin_va_start(args, format);
-	vsnprintf(c->text[c->n], ARG_BYTES, format, args);
-	__builtin_va_end(args);
-	c->argv[c->n] = c->text[c->n];
-	c->argv[++c->n] = NULL;
-}
 
 /* ---- where things are ---- */
 
@@ -155,6 +136,7 @@ int load_place_init(struct load_place *place, const struct load_sink *sink, cons
 
 	memset(place, 0, sizeof(*place));
 	place->sink = sink;
+	place->core = load_core_measured();
 	load_build_find(place);
 	if (venv)
 		snprintf(place->venv, sizeof(place->venv), "%s", venv);
@@ -182,19 +164,20 @@ void load_place_fini(struct load_place *place)
 /* ---- how each is started ---- */
 
 static void command_own(const struct load_place *place, const struct load_arm *arm,
-			struct command *c)
+			struct load_command *c)
 {
-	arg(c, "%s", arm->path);
-	arg(c, "--listen=127.0.0.1:%u", arm->port);
-	arg(c, "--io=%s", arm->detail);
+	load_word(c, "%s", arm->path);
+	load_word(c, "--listen=127.0.0.1:%u", arm->port);
+	load_word(c, "--io=%s", arm->detail);
 	/* A region for each start: the kernel may still hold a predecessor's admin socket. */
-	arg(c, "--region=%s/%s.%u", place->dir, arm->name, place->starts);
-	arg(c, "--set=log_level=error");
+	load_word(c, "--region=%s/%s.%u", place->dir, arm->name, place->starts);
+	load_word(c, "--set=log_level=error");
 	for (int i = 0; i < LOAD_ENGINES; i++)
-		arg(c, "--engine=e%d=http://127.0.0.1:%u", i, place->sink->port[i]);
+		load_word(c, "--engine=e%d=http://127.0.0.1:%u", i, place->sink->port[i]);
 }
 
-static int command_proxy(const struct load_place *place, struct load_arm *arm, struct command *c)
+static int command_proxy(const struct load_place *place, struct load_arm *arm,
+			 struct load_command *c)
 {
 	char from[400], to[200];
 	unsigned streams = load_descriptors() > 2 * SPARE_DESCRIPTORS
@@ -208,39 +191,39 @@ static int command_proxy(const struct load_place *place, struct load_arm *arm, s
 		snprintf(arm->why, sizeof(arm->why), "%.150s: %s", from, strerror(-err));
 		return err;
 	}
-	arg(c, "%s", arm->path);
+	load_word(c, "%s", arm->path);
 	if (strcmp(arm->name, "haproxy") == 0)
-		arg(c, "-db");
+		load_word(c, "-db");
 	if (strcmp(arm->name, "envoy") == 0) {
-		arg(c, "--concurrency");
-		arg(c, "1");
-		arg(c, "-l");
-		arg(c, "error");
-		arg(c, "--disable-hot-restart");
+		load_word(c, "--concurrency");
+		load_word(c, "1");
+		load_word(c, "-l");
+		load_word(c, "error");
+		load_word(c, "--disable-hot-restart");
 	}
-	arg(c, strcmp(arm->name, "haproxy") == 0 ? "-f" : "-c");
-	arg(c, "%s", to);
+	load_word(c, strcmp(arm->name, "haproxy") == 0 ? "-f" : "-c");
+	load_word(c, "%s", to);
 	return 0;
 }
 
 static void command_llm(const struct load_place *place, const struct load_arm *arm,
-			struct command *c)
+			struct load_command *c)
 {
 	bool vllm = strcmp(arm->program, "vllm-router") == 0;
 
-	arg(c, "%s", arm->path);
+	load_word(c, "%s", arm->path);
 	if (!vllm)
-		arg(c, "launch");
-	arg(c, "--host=127.0.0.1");
-	arg(c, "--port=%u", arm->port);
-	arg(c, "--prometheus-host=127.0.0.1");
-	arg(c, "--prometheus-port=%u", load_port_free());
-	arg(c, "--worker-startup-check-interval=1");
-	arg(c, "--log-level=%s", vllm ? "warning" : "warn");
-	arg(c, "--policy=%s", arm->detail);
-	arg(c, "--worker-urls");
+		load_word(c, "launch");
+	load_word(c, "--host=127.0.0.1");
+	load_word(c, "--port=%u", arm->port);
+	load_word(c, "--prometheus-host=127.0.0.1");
+	load_word(c, "--prometheus-port=%u", load_port_free());
+	load_word(c, "--worker-startup-check-interval=1");
+	load_word(c, "--log-level=%s", vllm ? "warning" : "warn");
+	load_word(c, "--policy=%s", arm->detail);
+	load_word(c, "--worker-urls");
 	for (int i = 0; i < LOAD_ENGINES; i++)
-		arg(c, "http://127.0.0.1:%u", place->sink->port[i]);
+		load_word(c, "http://127.0.0.1:%u", place->sink->port[i]);
 }
 
 /* ---- the first answer ---- */
@@ -295,20 +278,10 @@ static int greet(struct load_arm *arm)
 /* The end of what it said, for whoever must know why it does not run. */
 static void last_words(const struct load_place *place, struct load_arm *arm, const char *log)
 {
-	char line[400], last[120] = "";
-	FILE *file = fopen(log, "re");
+	char last[120];
 	size_t len = strlen(arm->why);
 
-	while (file && fgets(line, sizeof(line), file)) {
-		size_t n = strcspn(line, "\n"), from = n < sizeof(last) ? 0 : n - sizeof(last) + 1;
-
-		if (n > 0) /* a log line's end says more than its beginning */
-			snprintf(last, sizeof(last), "%.*s", (int)(n - from), line + from);
-	}
-	if (file)
-		fclose(file);
-	for (char *at = last; *at; at++)
-		*at = (unsigned char)*at < ' ' ? ' ' : *at;
+	load_last_words(log, last, sizeof(last));
 	if (last[0])
 		snprintf(arm->why + len, sizeof(arm->why) - len, ": %s", last);
 }
@@ -316,7 +289,7 @@ static void last_words(const struct load_place *place, struct load_arm *arm, con
 int load_arm_start(struct load_place *place, enum load_arm_id id)
 {
 	struct load_arm *arm = &place->arm[id];
-	struct command c = { .n = 0 };
+	struct load_command c = { .n = 0 };
 	char log[200];
 	int err = 0;
 
@@ -343,7 +316,7 @@ int load_arm_start(struct load_place *place, enum load_arm_id id)
 	else
 		command_llm(place, arm, &c);
 	if (!err)
-		err = load_proc_exec(&arm->proc, load_core_measured(), log, c.argv);
+		err = load_proc_exec(&arm->proc, place->core, log, c.argv);
 	if (!err && (err = greet(arm)) != 0) {
 		last_words(place, arm, log);
 		load_proc_stop(&arm->proc);

@@ -44,6 +44,7 @@ struct load_arm {
 /* Where everything is; the directory is made for the run. */
 struct load_place {
 	const struct load_sink *sink;
+	int core; /* of arms; LOAD_CORE_ANY = wherever */
 	struct load_relay relay;
 	unsigned starts;
 	char dir[64];    /* configurations, the region, logs */

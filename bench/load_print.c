@@ -200,6 +200,12 @@ static int write_all(void *ctx, const char *text, size_t len)
 
 int load_document_begin(struct load_document *doc, const char *path, const char *command)
 {
+	return load_document_open(doc, path, "load", command);
+}
+
+int load_document_open(struct load_document *doc, const char *path, const char *kind,
+		       const char *command)
+{
 	doc->fd = strcmp(path, "-") == 0
 			  ? dup(1)
 			  : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -208,7 +214,7 @@ int load_document_begin(struct load_document *doc, const char *path, const char 
 	json_init(&doc->json, doc->buf, sizeof(doc->buf));
 	json_sink_set(&doc->json, write_all, &doc->fd);
 	json_object_begin(&doc->json, NULL);
-	json_str(&doc->json, "kind", "load");
+	json_str(&doc->json, "kind", kind);
 	json_str(&doc->json, "command", command);
 	machine_json(&doc->json);
 	return 0;

@@ -1,10 +1,12 @@
 /* Starts, weighs and ends the processes that load commands measure; see load_proc.h. */
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +35,8 @@ void load_pin(int core)
 {
 	cpu_set_t set;
 
+	if (core == LOAD_CORE_ANY)
+		return;
 	CPU_ZERO(&set);
 	CPU_SET(core, &set);
 	sched_setaffinity(0, sizeof(set), &set); /* a box that forbids it still measures */
@@ -76,8 +80,24 @@ bool load_interrupted(void)
 	return interrupted;
 }
 
+void load_word(struct load_command *c, const char *format, ...)
+{
+	va_list args;
+
+	assert(c->n < LOAD_WORDS_MAX);
+	va_start(args, format);
+	vsnprintf(c->text[c->n], LOAD_WORD_BYTES, format, args);
+	va_end(args);
+	c->argv[c->n] = c->text[c->n];
+	c->argv[++c->n] = NULL;
+}
+
 static void child_begin(pid_t parent, int core)
 {
+	sigset_t none;
+
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL); /* the caller may wait for signals otherwise */
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	if (getppid() != parent)
 		_exit(1); /* it died before we asked to be told */
@@ -331,6 +351,38 @@ void load_proc_stop(struct load_proc *proc)
 	for (unsigned i = 0; i < n; i++)
 		wait_or_kill(pids[i], STOP_TRIES);
 	proc->pid = 0;
+}
+
+void load_orphans_stop(void)
+{
+	struct family family;
+	pid_t self = getpid();
+
+	family_read(&family);
+	for (size_t i = 0; i < family.n; i++) {
+		if (family.of[i].parent != self)
+			continue;
+		kill(family.of[i].pid, SIGTERM);
+		wait_or_kill(family.of[i].pid, STOP_TRIES);
+	}
+}
+
+void load_last_words(const char *log, char *ret_text, size_t size)
+{
+	char line[400];
+	FILE *file = fopen(log, "re");
+
+	ret_text[0] = 0;
+	while (file && fgets(line, sizeof(line), file)) {
+		size_t n = strcspn(line, "\n"), from = n < size ? 0 : n - size + 1;
+
+		if (n > 0) /* a log line's end says more than its beginning */
+			snprintf(ret_text, size, "%.*s", (int)(n - from), line + from);
+	}
+	if (file)
+		fclose(file);
+	for (char *at = ret_text; *at; at++)
+		*at = (unsigned char)*at < ' ' ? ' ' : *at;
 }
 
 void load_remove(const char *dir)

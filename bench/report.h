@@ -63,6 +63,7 @@ struct report_doc {
 #define REPORT_KINDS(X)                                \
 	X(replay, "Policies compared in virtual time") \
 	X(live, "Live runs")                           \
+	X(compare, "The same sessions, several arms")  \
 	X(load, "Load beside peers")                   \
 	X(generic, "Results")
 #define REPORT_DECLARE(id, title)                     \

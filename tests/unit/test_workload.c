@@ -2,6 +2,7 @@
  */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <cmocka.h>
 
 #include "bench/workload.h"
+#include "bench/workload_talk.h"
 
 static struct workload w;
 static struct workload_pick pick;
@@ -499,6 +501,93 @@ static void every_broken_line_is_named(void **state)
 	}
 }
 
+/* Plays one session with answers of the lengths asked for; each prompt is looked at. */
+static void converse(const struct sessions *s, size_t index)
+{
+	const struct workload_session *from = &w.session[index];
+	struct tokenizer_ids ids = { 0 }, before = { 0 };
+	struct talk talk;
+	uint32_t had = 0;
+
+	talk_init(&talk, s, index, 0);
+	for (uint32_t i = 0; i < from->turns; i++) {
+		const struct workload_turn *turn = &w.turn[from->turn + i];
+		char *answer = malloc((size_t)had * TOKENIZER_WORD_BYTES + 1);
+
+		assert_non_null(answer);
+		for (uint32_t k = 0; k < had; k++)
+			sessions_word(99, k, answer + (size_t)k * TOKENIZER_WORD_BYTES);
+		assert_int_equal(talk_next(&talk, answer, (size_t)had * TOKENIZER_WORD_BYTES, had),
+				 0);
+		free(answer);
+		ids.nr = 0;
+		assert_int_equal(talk_ids(&talk, &ids), 0);
+		assert_int_equal(ids.nr, turn->prompt_tokens);
+		if (i > 0)
+			assert_memory_equal(ids.id, before.id, before.nr * sizeof(*ids.id));
+		before.nr = 0;
+		assert_int_equal(talk_ids(&talk, &before), 0);
+		had = turn->output_tokens;
+	}
+	talk_fini(&talk);
+	tokenizer_ids_fini(&ids);
+	tokenizer_ids_fini(&before);
+}
+
+static void a_workload_becomes_conversations_of_its_lengths(void **state)
+{
+	struct sessions s;
+
+	(void)state;
+	make_design(4);
+
+	assert_int_equal(workload_sessions(&s, &w), 0);
+	assert_int_equal(s.sessions, w.sessions);
+	assert_int_equal(s.turns, w.turns);
+	for (size_t i = 0; i < 8; i++)
+		converse(&s, i);
+	sessions_free(&s);
+}
+
+static void conversations_keep_and_share_what_the_trace_does(void **state)
+{
+	struct sessions s;
+
+	(void)state;
+	write_file("{\"id\":\"a\",\"bs\":64,\"tool_tokens\":60,\"system_tokens\":40,\"r\":["
+		   "[0,1000,10,0,1,[[1,15]]],[9,1100,10,5,1,[[1,10],[21,27]]]]}\n"
+		   "{\"id\":\"b\",\"bs\":64,\"tool_tokens\":60,\"system_tokens\":40,\"r\":["
+		   "[0,900,10,0,1,[[1,14]]],[9,950,10,5,1,[[1,14]]]]}\n");
+	workload_pick_init(&pick);
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_SESSIONS, &pick, why), 0);
+
+	assert_int_equal(workload_sessions(&s, &w), 0);
+	assert_int_equal(s.session[0].system_tokens, 100);
+	assert_true(s.session[0].system_key == s.session[1].system_key);
+	assert_true(s.session[0].key != s.session[1].key);
+	for (size_t i = 0; i < 2; i++) {
+		const struct sessions_turn *second = &s.turn[s.session[i].turn + 1];
+		bool cut = second->prompt_tokens == 1100;
+
+		assert_int_equal(second->kept_tokens, cut ? 640 : UINT32_MAX);
+		assert_true(second->think_s == 5);
+	}
+	sessions_free(&s);
+}
+
+static void an_open_loop_is_no_conversation(void **state)
+{
+	struct sessions s;
+
+	(void)state;
+	write_file("TIMESTAMP,ContextTokens,GeneratedTokens\n0.5,100,10\n");
+	workload_pick_init(&pick);
+	assert_int_equal(workload_read(&w, path, WORKLOAD_FORM_AZURE, &pick, why), 0);
+
+	assert_int_equal(workload_sessions(&s, &w), -22);
+	sessions_free(&s);
+}
+
 int main(void)
 {
 #define CLAIM(name) cmocka_unit_test_teardown(name, teardown)
@@ -524,6 +613,9 @@ int main(void)
 		CLAIM(arrivals_of_a_year_are_refused),
 		CLAIM(every_broken_line_is_named),
 		CLAIM(a_traces_sessions_share_their_system_prompt),
+		CLAIM(a_workload_becomes_conversations_of_its_lengths),
+		CLAIM(conversations_keep_and_share_what_the_trace_does),
+		CLAIM(an_open_loop_is_no_conversation),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
