@@ -328,7 +328,7 @@ int compare_run(const struct compare_options *options, const struct live_options
 	load_descriptors();
 	load_interrupt_catch();
 	/* Without configurations of peers there are no peers: a comparison without them goes on. */
-	int err = load_place_init(&c.place, &c.sink, options->peers);
+	int err = load_place_init(&c.place, &c.sink, options->peers, NULL);
 	if (err && (options->kind == COMPARE_ROUTERS || !c.place.dir[0])) {
 		load_place_fini(&c.place);
 		return fail("bench/peers", strerror(-err));

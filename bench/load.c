@@ -1,7 +1,9 @@
 /* turnward-bench http, stream, body, idle, isolation, peers: command lines and rounds; load.h. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bench/bench.h"
 #include "bench/load.h"
@@ -21,6 +23,7 @@ enum { ROUNDS = 5, SLOW_ROUNDS = 3 };
 	X(STREAMS, "streams", "N", "open no more than N (9000)")                    \
 	X(URGENT, "urgent", NULL, "go before other work of this machine")           \
 	X(PEERS, "peers", "DIR", "configurations of peers (bench/peers)")           \
+	X(BEFORE, "before", "FILE", "an earlier turnward-router, beside ours")      \
 	X(JSON, "json", "FILE", "write JSON there; - is stdout")
 #define OPTION_ENUM(id, name, value, help) OPTION_##id,
 enum { OPTION_NONE, LOAD_OPTIONS(OPTION_ENUM) };
@@ -101,6 +104,9 @@ static void option_take(struct load_options *o, int id, const char *value)
 	case OPTION_PEERS:
 		o->peers = value;
 		break;
+	case OPTION_BEFORE:
+		o->before = value;
+		break;
 	case OPTION_JSON:
 		o->json = value;
 		break;
@@ -130,6 +136,11 @@ static void options_read(struct load_options *o, const char *command, int argc, 
 		option_take(o, id, scan.value);
 	if (scan.first < argc)
 		opt_fail(&program, "'%s' is not expected", argv[scan.first]);
+	if (o->before && access(o->before, X_OK) < 0)
+		opt_fail(&program, "--before: %s: %s", o->before, strerror(errno));
+	/* Each loop of ours that runs has its predecessor beside it. */
+	o->arm[LOAD_ARM_BEFORE_URING] = o->before && o->arm[LOAD_ARM_URING];
+	o->arm[LOAD_ARM_BEFORE_EPOLL] = o->before && o->arm[LOAD_ARM_EPOLL];
 }
 
 static bool slow(int cell)
@@ -255,7 +266,7 @@ static int load_command(const char *command, int argc, char **argv)
 	if (err)
 		return fail("engines", err);
 	load_pin(load_core_own());
-	err = load_place_init(&run.place, &run.sink, o.peers);
+	err = load_place_init(&run.place, &run.sink, o.peers, o.before);
 	if (err) {
 		load_sink_stop(&run.sink);
 		return fail("bench/peers", err);

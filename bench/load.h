@@ -93,7 +93,7 @@ struct load_options {
 	unsigned streams_max;
 	bool arm[LOAD_ARMS_NR];
 	bool cell[LOAD_CELLS_NR];
-	const char *json, *peers;
+	const char *json, *peers, *before;
 	bool quiet; /* no progress */
 };
 

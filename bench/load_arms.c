@@ -80,7 +80,7 @@ static void package_version(const struct load_place *place, struct load_arm *arm
 	globfree(&found);
 }
 
-static void arm_find(struct load_place *place, struct load_arm *arm)
+static void arm_find(struct load_place *place, struct load_arm *arm, const char *before)
 {
 	char text[200];
 
@@ -89,6 +89,12 @@ static void arm_find(struct load_place *place, struct load_arm *arm)
 	if (arm->family == LOAD_OWN) {
 		load_program(place, arm->program, arm->path, sizeof(arm->path));
 		opt_version(arm->version, sizeof(arm->version));
+		return;
+	}
+	if (arm->family == LOAD_BEFORE) {
+		snprintf(arm->path, sizeof(arm->path), "%s", before ? before : "");
+		if (before)
+			load_proc_ask(before, "--version", arm->version, sizeof(arm->version));
 		return;
 	}
 	find_peer(place, arm);
@@ -130,7 +136,8 @@ void load_build_find(struct load_place *place)
 			*slash = 0;
 }
 
-int load_place_init(struct load_place *place, const struct load_sink *sink, const char *peers)
+int load_place_init(struct load_place *place, const struct load_sink *sink, const char *peers,
+		    const char *before)
 {
 	const char *venv = getenv("TURNWARD_PEERS"), *home = getenv("HOME");
 
@@ -152,7 +159,7 @@ int load_place_init(struct load_place *place, const struct load_sink *sink, cons
 	memcpy(place->arm, arms, sizeof(arms));
 	int err = templates_find(place, peers);
 	for (int i = 0; i < LOAD_ARMS_NR && !err; i++)
-		arm_find(place, &place->arm[i]);
+		arm_find(place, &place->arm[i], before);
 	return err;
 }
 
@@ -309,7 +316,7 @@ int load_arm_start(struct load_place *place, enum load_arm_id id)
 	arm->port = load_port_free();
 	place->starts++;
 	snprintf(log, sizeof(log), "%s/%s.log", place->dir, arm->name);
-	if (arm->family == LOAD_OWN)
+	if (arm->family == LOAD_OWN || arm->family == LOAD_BEFORE)
 		command_own(place, arm, &c);
 	else if (arm->family == LOAD_PROXY)
 		err = command_proxy(place, arm, &c);

@@ -1,13 +1,14 @@
 /*
- * What stands between clients and engines: nothing, the relay, turnward, and its peers with the
- * configurations of bench/peers/, each started for its turn and ended after it.
+ * What stands between clients and engines: nothing, the relay, turnward, an earlier build of it,
+ * and its peers with the configurations of bench/peers/, each started for its turn and ended after
+ * it.
  */
 #ifndef TURNWARD_BENCH_LOAD_ARMS_H
 #define TURNWARD_BENCH_LOAD_ARMS_H
 
 #include "bench/load_relay.h"
 
-enum load_family { LOAD_FLOOR, LOAD_OWN, LOAD_PROXY, LOAD_LLM };
+enum load_family { LOAD_FLOOR, LOAD_OWN, LOAD_BEFORE, LOAD_PROXY, LOAD_LLM };
 
 /*
  * X(ID, name, family, program, detail): in the order of a round. The detail is turnward's loop, a
@@ -18,6 +19,8 @@ enum load_family { LOAD_FLOOR, LOAD_OWN, LOAD_PROXY, LOAD_LLM };
 	X(RELAY, "relay", FLOOR, NULL, NULL)                                               \
 	X(URING, "turnward-uring", OWN, "turnward-router", "uring")                        \
 	X(EPOLL, "turnward-epoll", OWN, "turnward-router", "epoll")                        \
+	X(BEFORE_URING, "before-uring", BEFORE, "turnward-router", "uring")                \
+	X(BEFORE_EPOLL, "before-epoll", BEFORE, "turnward-router", "epoll")                \
 	X(HAPROXY, "haproxy", PROXY, "haproxy", "haproxy.cfg")                             \
 	X(NGINX, "nginx", PROXY, "nginx", "nginx.conf")                                    \
 	X(ENVOY, "envoy", PROXY, "envoy", "envoy.yaml")                                    \
@@ -54,8 +57,12 @@ struct load_place {
 	struct load_arm arm[LOAD_ARMS_NR];
 };
 
-/* -errno; `peers` NULL looks for bench/peers. Finds the programs and asks for their versions. */
-int load_place_init(struct load_place *place, const struct load_sink *sink, const char *peers);
+/*
+ * -errno; `peers` NULL looks for bench/peers, `before` (or NULL) is an earlier turnward-router.
+ * Finds the programs and asks for their versions.
+ */
+int load_place_init(struct load_place *place, const struct load_sink *sink, const char *peers,
+		    const char *before);
 void load_place_fini(struct load_place *place);
 
 /* Starts the arm before the engines, and waits for its first answer; else `why` says what. */

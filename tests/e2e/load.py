@@ -67,6 +67,15 @@ def http_tells_latency_and_cpu_of_every_arm(t):
 
 
 @case
+def an_earlier_build_runs_beside_each_loop_of_ours_that_runs(t):
+    told = bench(t, "http", *SHORT, "--arms", "turnward-epoll", "--before",
+                 t.program("turnward-router"))
+    check({"turnward-epoll", "before-epoll"} <= set(arms(told)), f"{told['peers']}")
+    check("before-uring" not in arms(told), "an arm has come that has no successor here")
+    check(any("/ before" in target["name"] for target in told["targets"]), "no target compares them")
+
+
+@case
 def streams_are_whole_and_weighed_at_three_loads(t):
     for name, arm in short(t, "stream").items():
         for load in ("low", "mid", "high"):
