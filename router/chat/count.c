@@ -242,7 +242,7 @@ static size_t count_plain(struct chat_classes *classes, struct chat_cut *cut, co
 
 #ifdef __x86_64__
 #define AVX2   __attribute__((target("avx2,bmi,popcnt")))
-#define AVX512 __attribute__((target("avx512f,avx512bw,bmi,popcnt")))
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vbmi,bmi,popcnt")))
 
 AVX2 INLINE __m256i between32(__m256i x, char low, char high)
 {
@@ -314,21 +314,101 @@ AVX512 INLINE uint64_t between64(__m512i x, char low, char high)
 				      _mm512_set1_epi8((char)(high - low)));
 }
 
-AVX512 INLINE void classify_avx512(struct masks *m, __m512i x)
+/*
+ * White space, and the letters that stand for some after a backslash. Their low six bits differ, so
+ * that one look-up finds both: whose own byte comes out is one of them.
+ */
+static const uint8_t blanks[WINDOW] __attribute__((aligned(WINDOW))) = {
+	[0x00] = 0xff,    [' ' & 63] = ' ', ['\t'] = '\t',    ['\n'] = '\n',
+	['\v'] = '\v',    ['\f'] = '\f',    ['\r'] = '\r',    ['b' & 63] = 'b',
+	['f' & 63] = 'f', ['n' & 63] = 'n', ['r' & 63] = 'r', ['t' & 63] = 't',
+};
+
+/* Of a window's bytes: what escapes read_escapes() of, but for \uXXXX. */
+struct vector {
+	uint64_t quote, backslash, letter, digit, blank, high, u;
+};
+
+AVX512 INLINE void classify_avx512(struct vector *v, __m512i x)
 {
-	m->quote = is64(x, '"');
-	m->backslash = is64(x, '\\');
-	m->letter = between64(_mm512_or_si512(x, _mm512_set1_epi8(0x20)), 'a', 'z');
-	m->digit = between64(x, '0', '9');
-	m->space = is64(x, ' ') | between64(x, '\t', '\r');
-	m->high = _mm512_movepi8_mask(x);
+	__m512i table = _mm512_load_si512(blanks);
+
+	v->quote = is64(x, '"');
+	v->backslash = is64(x, '\\');
+	v->letter = between64(_mm512_or_si512(x, _mm512_set1_epi8(0x20)), 'a', 'z');
+	v->digit = between64(x, '0', '9');
+	v->blank = _mm512_cmpeq_epi8_mask(x, _mm512_permutexvar_epi8(x, table));
+	v->high = (uint64_t)_mm512_movepi8_mask(x);
+	v->u = is64(x, 'u');
+}
+
+/*
+ * Which bytes are escaped: those behind an odd run of backslashes, by one subtraction whose borrow
+ * runs through each of them. No branch: half of the windows of code hold an escape, and none can be
+ * guessed.
+ */
+INLINE uint64_t escaped_by_borrow(uint64_t backslash, uint64_t first_escaped)
+{
+	const uint64_t odd = 0xaaaaaaaaaaaaaaaau;
+	uint64_t lead = backslash & ~first_escaped;
+	uint64_t ends = (((lead << 1) | odd) - lead) ^ odd;
+
+	return ends ^ (backslash | first_escaped);
+}
+
+/* What is carried from window to window in registers. */
+struct carry {
+	uint64_t escaped, space; /* of the first byte; of the last one counted */
+};
+
+/*
+ * A whole window of text. False, and nothing counted, where it holds the end of the string or
+ * \uXXXX: these take the general way.
+ */
+AVX512 INLINE bool add_whole(struct chat_classes *sum, struct carry *carry, const struct vector *v)
+{
+	uint64_t escaped = escaped_by_borrow(v->backslash, carry->escaped);
+	uint64_t lead = v->backslash & ~escaped;
+	uint64_t blank = v->blank & escaped;
+	/* Both bytes of "\n", so that "\n\n" is one run. */
+	uint64_t space = (v->blank & ~v->letter) | blank | blank >> 1;
+	uint64_t letter = v->letter & ~space;
+
+	if ((v->quote & ~escaped) | (v->u & escaped))
+		return false;
+	sum->letters += (uint64_t)__builtin_popcountll(letter);
+	sum->digits += (uint64_t)__builtin_popcountll(v->digit);
+	sum->high += (uint64_t)__builtin_popcountll(v->high);
+	sum->punct += (uint64_t)__builtin_popcountll(~(letter | v->digit | v->high | space | lead));
+	sum->space_runs += (uint64_t)__builtin_popcountll(space & ~(space << 1 | carry->space));
+	/* A lead at the end says nothing until its second byte is here. */
+	carry->escaped = lead >> (WINDOW - 1);
+	carry->space = (space | (space << 1 & lead)) >> (WINDOW - 1);
+	return true;
+}
+
+/* Whole windows from in[at]; returns where they end. */
+AVX512 INLINE size_t count_whole(struct chat_classes *sum, struct chat_cut *cut, const uint8_t *in,
+				 size_t at, size_t len)
+{
+	struct carry carry = { .escaped = cut->escape, .space = cut->space };
+	struct vector v;
+
+	for (; at + WINDOW <= len; at += WINDOW) {
+		classify_avx512(&v, _mm512_loadu_si512(in + at));
+		if (!add_whole(sum, &carry, &v))
+			break;
+	}
+	cut->escape = (uint8_t)carry.escaped;
+	cut->space = carry.space;
+	return at;
 }
 
 AVX512 static size_t count_avx512(struct chat_classes *classes, struct chat_cut *cut,
 				  const uint8_t *in, size_t len)
 {
 	struct letters letters;
-	struct masks m;
+	struct vector v;
 	/* Local, so that the sums stay in registers. */
 	struct chat_classes sum = *classes;
 	struct chat_cut now = *cut;
@@ -336,15 +416,14 @@ AVX512 static size_t count_avx512(struct chat_classes *classes, struct chat_cut 
 	unsigned n, end;
 
 	do {
+		if (!now.unicode)
+			at = count_whole(&sum, &now, in, at, len);
 		n = len - at < WINDOW ? (unsigned)(len - at) : WINDOW;
-		__m512i x = _mm512_maskz_loadu_epi8(low_bits(n), in + at);
+		classify_avx512(&v, _mm512_maskz_loadu_epi8(low_bits(n), in + at));
+		struct masks m = { v.quote, v.backslash,         v.letter,
+				   v.digit, v.blank & ~v.letter, v.high };
 
-		classify_avx512(&m, x);
-		/* No branch: half of the windows of code hold an escape, and none can be guessed.
-		 */
-		letters.blank =
-			is64(x, 'n') | is64(x, 't') | is64(x, 'r') | is64(x, 'b') | is64(x, 'f');
-		letters.unicode = is64(x, 'u');
+		letters = (struct letters){ .blank = v.blank & v.letter, .unicode = v.u };
 		end = add_window(&sum, &now, &m, &letters, n, true);
 		at += end;
 	} while (end == WINDOW && at < len);
@@ -362,7 +441,7 @@ static bool is_supported(enum chat_count_way way)
 		       __builtin_cpu_supports("popcnt");
 	if (way == CHAT_COUNT_AVX512)
 		return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-		       is_supported(CHAT_COUNT_AVX2);
+		       __builtin_cpu_supports("avx512vbmi") && is_supported(CHAT_COUNT_AVX2);
 #endif
 	return way == CHAT_COUNT_PLAIN;
 }

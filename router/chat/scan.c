@@ -140,6 +140,7 @@ void chat_scan_begin(struct chat_scan *scan, uint64_t *blocks, uint32_t blocks_m
 	scan->blocks = blocks;
 	scan->blocks_max = blocks_max < LIMIT_CONTENT_BLOCKS ? blocks_max : LIMIT_CONTENT_BLOCKS;
 	scan->seed = seed;
+	stream_secret(scan->secret, seed);
 	scan->req.brace = -1;
 	scan->req.n = scan->req.turn = 1;
 	scan->now = CHAT_MESSAGES;

@@ -92,12 +92,15 @@ struct chat_cut {
 	bool space;      /* the last byte counted was white space */
 };
 
+enum { CHAT_SECRET = 192 }; /* bytes that the seed of hashes is spread to */
+
 /* Opaque; 4 KiB, needed only while a body arrives. */
 struct chat_scan {
 	struct chat_request req;
 	struct pull json;
 	struct pull_copy copy;
 	uint64_t seed;
+	uint8_t secret[CHAT_SECRET];
 	uint64_t *blocks;
 	uint32_t blocks_max, blocks_used;
 	struct chat_stream part[CHAT_PARTS];

@@ -6,14 +6,28 @@
 #include <assert.h>
 #include <string.h>
 
-#define XXH_STATIC_LINKING_ONLY
+#define XXH_INLINE_ALL
 #include <xxhash.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 #include "router/chat/stream.h"
 
+enum {
+	STRIPE = 64, /* XXH3 takes so much at once */
+	STRIPES = LIMIT_CONTENT_BLOCK_BYTES / STRIPE,
+	SECRET_STEP = 8,   /* from one stripe's key to the next one's */
+	SECRET_LAST = 121, /* the key of the last stripe */
+	SECRET_MERGE = 11,
+};
 static_assert(sizeof(XXH3_state_t) <= sizeof(((struct chat_scan *)0)->media),
 	      "the state of the image hash fits");
 static_assert(_Alignof(XXH3_state_t) <= 64, "and lies right");
+static_assert((int)CHAT_SECRET == (int)XXH_SECRET_DEFAULT_SIZE, "what a seed makes");
+static_assert(LIMIT_CONTENT_BLOCK_BYTES > XXH3_MIDSIZE_MAX &&
+		      LIMIT_CONTENT_BLOCK_BYTES <= (CHAT_SECRET - STRIPE) / SECRET_STEP * STRIPE,
+	      "XXH3's form for long inputs, without its second round");
 
 uint64_t stream_hash(const void *bytes, size_t len, uint64_t seed)
 {
@@ -25,6 +39,64 @@ uint64_t stream_join(uint64_t first, uint64_t second)
 	return XXH3_64bits_withSeed(&second, sizeof(second), first);
 }
 
+#ifdef __x86_64__
+#define AVX512 __attribute__((target("avx512f,bmi2")))
+
+static uint64_t word_at(const uint8_t *at)
+{
+	uint64_t word;
+
+	memcpy(&word, at, sizeof(word));
+	return word;
+}
+
+static uint64_t folded(uint64_t a, uint64_t b)
+{
+	unsigned __int128 product = (unsigned __int128)a * b;
+
+	return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+/* XXH3 of one block, its eight lanes in one register: a third of the library's time with SSE2. */
+AVX512 static uint64_t block_hash_avx512(const uint8_t *block, const uint8_t *secret)
+{
+	__m512i sum = _mm512_setr_epi64(0xC2B2AE3D, (long long)0x9E3779B185EBCA87,
+					(long long)0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9,
+					(long long)0x85EBCA77C2B2AE63, 0x85EBCA77,
+					0x27D4EB2F165667C5, 0x9E3779B1);
+	uint64_t lane[8], hash = LIMIT_CONTENT_BLOCK_BYTES * 0x9E3779B185EBCA87;
+
+	for (int i = 0; i < STRIPES; i++) {
+		int at = i < STRIPES - 1 ? i * SECRET_STEP : SECRET_LAST;
+		__m512i data = _mm512_loadu_si512(block + i * STRIPE);
+		__m512i keyed = _mm512_xor_si512(data, _mm512_loadu_si512(secret + at));
+
+		sum = _mm512_add_epi64(sum, _mm512_shuffle_epi32(data, _MM_PERM_BADC));
+		sum = _mm512_add_epi64(sum, _mm512_mul_epu32(keyed, _mm512_srli_epi64(keyed, 32)));
+	}
+	_mm512_storeu_si512(lane, sum);
+	for (int i = 0; i < 8; i += 2)
+		hash += folded(lane[i] ^ word_at(secret + SECRET_MERGE + 8 * i),
+			       lane[i + 1] ^ word_at(secret + SECRET_MERGE + 8 * i + 8));
+	hash = (hash ^ hash >> 37) * 0x165667919E3779F9;
+	return hash ^ hash >> 32;
+}
+#endif
+
+uint64_t stream_block_hash(const uint8_t *block, const uint8_t *secret)
+{
+#ifdef __x86_64__
+	if (__builtin_cpu_supports("avx512f"))
+		return block_hash_avx512(block, secret);
+#endif
+	return XXH3_64bits_withSecret(block, LIMIT_CONTENT_BLOCK_BYTES, secret, CHAT_SECRET);
+}
+
+void stream_secret(uint8_t secret[CHAT_SECRET], uint64_t seed)
+{
+	XXH3_generateSecret_fromSeed(secret, seed);
+}
+
 void stream_begin(struct chat_scan *scan, enum chat_part part)
 {
 	scan->now = (uint8_t)part;
@@ -33,9 +105,11 @@ void stream_begin(struct chat_scan *scan, enum chat_part part)
 
 static void block_full(struct chat_scan *scan, struct chat_stream *stream, const uint8_t *block)
 {
-	uint64_t hash = stream_hash(block, LIMIT_CONTENT_BLOCK_BYTES, scan->seed);
+	uint64_t hash = stream_block_hash(block, scan->secret);
 
-	stream->fold = stream_join(stream->fold, hash);
+	/* Asked for of the system prompt and of what leads to the first user's message. */
+	if (!scan->first_user_seen || scan->now == CHAT_SYSTEM)
+		stream->fold = stream_join(stream->fold, hash);
 	/* Once one is missing no later one can be chained. */
 	if (scan->blocks_used == scan->blocks_max)
 		scan->req.blocks_full = true;

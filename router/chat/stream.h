@@ -28,6 +28,10 @@ void stream_media_begin(struct chat_scan *scan);
 void stream_media(struct chat_scan *scan, const uint8_t *bytes, size_t len);
 void stream_media_end(struct chat_scan *scan);
 
+/* XXH3 of one whole block with what stream_secret() makes of a seed: the same as with the seed. */
+uint64_t stream_block_hash(const uint8_t *block, const uint8_t *secret);
+void stream_secret(uint8_t secret[CHAT_SECRET], uint64_t seed);
+
 /* Two hashes in order. */
 uint64_t stream_join(uint64_t first, uint64_t second);
 uint64_t stream_hash(const void *bytes, size_t len, uint64_t seed);

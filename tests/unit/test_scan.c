@@ -6,6 +6,7 @@
 
 #include "router/chat/count.h"
 #include "router/chat/scan.h"
+#include "router/chat/stream.h"
 #include "shm/base/clock.h"
 #include "tests/lib/unit.h"
 
@@ -287,6 +288,23 @@ static void every_processor_counts_the_same(void **state)
 			if (at != want_len || memcmp(&got, &want, sizeof(got)))
 				fail_msg("round %d, way %d", round, way);
 		}
+	}
+}
+
+/* The index and the sessions outlive an upgrade: what a processor can do must not show in them. */
+static void a_block_hashes_alike_by_every_way(void **state)
+{
+	uint8_t block[LIMIT_CONTENT_BLOCK_BYTES], secret[CHAT_SECRET];
+
+	srand(12);
+	for (int round = 0; round < 1000; round++) {
+		uint64_t seed = round ? (uint64_t)rand() << 33 ^ (uint64_t)rand() : 0;
+
+		for (size_t i = 0; i < sizeof(block); i++)
+			block[i] = (uint8_t)(rand() >> 7);
+		stream_secret(secret, seed);
+		assert_int_equal(stream_block_hash(block, secret),
+				 stream_hash(block, sizeof(block), seed));
 	}
 }
 
@@ -911,6 +929,7 @@ int main(void)
 		CLAIM(prompts_are_counted_in_every_form),
 		CLAIM(classes_count_the_text_behind_the_escapes),
 		CLAIM(every_processor_counts_the_same),
+		CLAIM(a_block_hashes_alike_by_every_way),
 		CLAIM(the_model_is_unescaped_and_bounded),
 		CLAIM(a_byte_order_mark_in_front_says_nothing),
 		CLAIM(of_a_repeated_key_the_last_counts),
