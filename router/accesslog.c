@@ -19,6 +19,8 @@ void accesslog_request(const struct worker *w, const struct exchange *x)
 	struct log_line line;
 
 	log_begin(&line, LOG_INFO, "request");
+	if (line.off)
+		return;
 	log_str(&line, "id", x->id);
 	log_str(&line, "end", conn_ends[x->end].word);
 	log_u64(&line, "code", x->status);

@@ -340,6 +340,8 @@ void log_u64(struct log_line *line, const char *key, uint64_t value)
 {
 	char text[24];
 
+	if (line->off)
+		return;
 	append_number(line, key, text, snprintf(text, sizeof(text), "%lu", value));
 }
 
@@ -347,6 +349,8 @@ void log_i64(struct log_line *line, const char *key, int64_t value)
 {
 	char text[24];
 
+	if (line->off)
+		return;
 	append_number(line, key, text, snprintf(text, sizeof(text), "%ld", value));
 }
 
@@ -354,6 +358,8 @@ void log_f64(struct log_line *line, const char *key, double value)
 {
 	char text[32] = "null";
 
+	if (line->off)
+		return;
 	append_number(line, key, text,
 		      isfinite(value) ? snprintf(text, sizeof(text), "%.6g", value) : 4);
 }
