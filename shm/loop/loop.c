@@ -311,7 +311,7 @@ int loop_add(struct loop *loop, int fd, uint64_t tag)
 	h->wants = h->ready = 0;
 	h->refused = 0;
 	h->accepted_turn = 0;
-	h->ended = h->sent_known = h->connect_known = false;
+	h->ended = h->sent_known = h->connect_known = h->singly = false;
 	return handle;
 }
 
@@ -370,6 +370,11 @@ void loop_receive(struct loop *loop, int handle)
 
 	if (!h->ended && !(h->wants & WANT_RECEIVE))
 		want(loop, handle, WANT_RECEIVE);
+}
+
+void loop_receive_singly(struct loop *loop, int handle)
+{
+	open_handle_of(loop, handle)->singly = true;
 }
 
 void loop_pause(struct loop *loop, int handle)

@@ -98,6 +98,12 @@ void loop_connect(struct loop *loop, int handle, const struct sockaddr *addr, so
 void loop_receive(struct loop *loop, int handle);
 
 /*
+ * From now on one receive of this handle is under way at a time, so that a peer who sends much at
+ * once fills one buffer before the caller has a say (io_uring; epoll does so anyway).
+ */
+void loop_receive_singly(struct loop *loop, int handle);
+
+/*
  * Back-pressure: stops loop_receive() or loop_accept(). Events already completed may still be
  * delivered after it, so the caller must have room for one more pool's worth per handle at most.
  */

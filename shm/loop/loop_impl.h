@@ -43,6 +43,7 @@ struct loop_handle {
 	uint8_t armed;      /* io_uring: operations whose last completion has not come */
 	uint8_t ready;      /* epoll: READY_* */
 	bool used, ended;   /* ended: the stream said end or error, once */
+	bool singly;        /* io_uring: no multishot */
 	bool sent_known;    /* epoll: sent_res is to be delivered */
 	bool connect_known; /* likewise */
 	int sent_res, connect_res;

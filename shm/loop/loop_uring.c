@@ -332,7 +332,8 @@ static uint64_t tag_of(const struct loop *loop, int handle, enum loop_want want)
 	return tag.u64;
 }
 
-static void prepare(struct io_uring_sqe *sqe, struct loop_handle *h, enum loop_want want)
+static void prepare(const struct loop *loop, struct io_uring_sqe *sqe, struct loop_handle *h,
+		    enum loop_want want)
 {
 	switch (want) {
 	case WANT_ACCEPT:
@@ -342,7 +343,10 @@ static void prepare(struct io_uring_sqe *sqe, struct loop_handle *h, enum loop_w
 		io_uring_prep_connect(sqe, h->fd, (struct sockaddr *)&h->addr, h->addr_len);
 		break;
 	case WANT_RECEIVE:
-		io_uring_prep_recv_multishot(sqe, h->fd, NULL, 0, 0);
+		if (h->singly)
+			io_uring_prep_recv(sqe, h->fd, NULL, loop->params.buffer_size, 0);
+		else
+			io_uring_prep_recv_multishot(sqe, h->fd, NULL, 0, 0);
 		sqe->flags |= IOSQE_BUFFER_SELECT;
 		sqe->buf_group = BUFFER_GROUP;
 		break;
@@ -370,7 +374,7 @@ static bool arm(struct loop *loop, int handle, enum loop_want want)
 
 	if (!sqe)
 		return false;
-	prepare(sqe, &loop->handles[handle], want);
+	prepare(loop, sqe, &loop->handles[handle], want);
 	io_uring_sqe_set_data64(sqe, tag_of(loop, handle, want));
 	loop->handles[handle].armed |= want;
 	return true;

@@ -835,6 +835,38 @@ static void a_stopped_reader_bounds_its_buffers_and_holds_up_nobody(void **state
 	rig_end(rig);
 }
 
+static void pause_at_once(struct rig *rig, struct peer *peer, const struct loop_event *event)
+{
+	if (event->op == LOOP_RECEIVED)
+		loop_pause(rig->loop, peer->handle);
+}
+
+/* What comes behind the first buffer can then be received elsewhere. */
+static void a_handle_read_singly_takes_one_buffer_before_its_pause(void **state)
+{
+	struct rig *rig = rig_new(state);
+	static uint8_t into[4 * BUFFER_SIZE];
+	int pair[2];
+
+	tcp_pair(pair);
+	struct peer *peer = rig_add(rig, pair[0]);
+	peer->manner = HOLD;
+	rig->on_event = pause_at_once;
+	const unsigned sent = send_until_full(pair[1], 1);
+	loop_receive_singly(rig->loop, peer->handle);
+	loop_receive(rig->loop, peer->handle);
+	settle(rig);
+	assert_true(sent > 20 * BUFFER_SIZE);
+	assert_int_equal(peer->bytes, BUFFER_SIZE);
+	loop_fill(rig->loop, peer->handle, into, sizeof(into));
+	until(rig, peer->count[LOOP_FILLED] == 1);
+	check_pattern(into, (size_t)peer->res[LOOP_FILLED], 1, BUFFER_SIZE);
+	loop_receive(rig->loop, peer->handle);
+	until(rig, peer->count[LOOP_RECEIVED] == 2);
+	close(pair[1]);
+	rig_end(rig);
+}
+
 static uint64_t times_exhausted(const struct rig *rig)
 {
 	struct loop_stats stats;
@@ -1713,6 +1745,7 @@ int main(void)
 		BOTH(a_fill_taken_back_leaves_its_bytes_to_the_stream),
 		BOTH(a_flood_on_one_descriptor_lets_the_others_through),
 		BOTH(a_stopped_reader_bounds_its_buffers_and_holds_up_nobody),
+		BOTH(a_handle_read_singly_takes_one_buffer_before_its_pause),
 		BOTH(an_empty_pool_stops_streams_without_spinning_and_all_recover),
 		BOTH(a_paused_stream_keeps_its_bytes_in_the_socket_until_resumed),
 		BOTH(a_close_in_any_state_ends_with_one_closed_and_frees_the_descriptor),
