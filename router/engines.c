@@ -289,6 +289,7 @@ static int ask_take(struct worker *w, struct engine *e, const uint8_t *data, siz
 		end = http_head_end((char *)b->data, b->end, had);
 		if (end == 0)
 			return b->end == cap ? -E2BIG : 0;
+		w->head_of = NULL;
 		if (http_response_parse(&w->head, (char *)b->data, end, HTTP_METHOD_GET) < 0)
 			return -EPROTO;
 		ask->have_head = 1;

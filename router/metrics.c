@@ -197,8 +197,8 @@ static void histograms(struct worker *w, FILE *out)
 
 static void pools(struct worker *w, FILE *out)
 {
-	const struct slab *all[] = { &w->bodies, &w->heads,  &w->outs,    &w->exchanges,
-				     &w->scans,  &w->routes, &w->stagings };
+	const struct slab *all[] = { &w->bodies, &w->heads,  &w->outs,  &w->exchanges,
+				     &w->scans,  &w->routes, &w->asked, &w->stagings };
 
 	metrics_head(out, "memory_blocks", "gauge", "blocks of each pool in use");
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)

@@ -35,10 +35,16 @@ static struct view view_now(const struct worker *w)
 int route_begin(struct worker *w, struct exchange *x)
 {
 	struct route *r = slab_take(&w->routes);
+	struct route_asked *asked = r ? slab_take(&w->asked) : NULL;
 
-	if (!r)
+	if (!asked) {
+		if (r)
+			slab_give(&w->routes, r);
 		return -ENOBUFS;
+	}
 	memset(r, 0, sizeof(*r));
+	memset(asked, 0, sizeof(*asked));
+	r->asked = asked;
 	r->bound = r->home = -1;
 	x->route = r;
 	return 0;
@@ -49,6 +55,32 @@ static struct slab *chain_slab(struct worker *w, const struct route *r)
 	return r->chain_small ? &w->outs : &w->bodies;
 }
 
+static void forget_asked(struct worker *w, struct route *r)
+{
+	if (r->chain_block)
+		slab_give(chain_slab(w, r), r->chain_block);
+	r->chain_block = NULL;
+	r->chain = NULL;
+	r->chain_nr = 0;
+	if (r->asked)
+		slab_give(&w->asked, r->asked);
+	r->asked = NULL;
+}
+
+int route_settle(struct worker *w, struct exchange *x)
+{
+	struct route *r = x->route;
+
+	if (!r || !r->asked)
+		return 1;
+	/* The first token puts the chain into the index; what went in pieces is judged at its end.
+	 */
+	if ((x->generates && !r->token_seen) || x->staged)
+		return 0;
+	forget_asked(w, r);
+	return 1;
+}
+
 void route_free(struct worker *w, struct exchange *x)
 {
 	struct route *r = x->route;
@@ -56,8 +88,7 @@ void route_free(struct worker *w, struct exchange *x)
 	if (!r)
 		return;
 	assert(r->ticket.phase == LEDGER_FREE);
-	if (r->chain_block)
-		slab_give(chain_slab(w, r), r->chain_block);
+	forget_asked(w, r);
 	slab_give(&w->routes, r);
 	x->route = NULL;
 }
@@ -127,8 +158,8 @@ void route_head(struct worker *w, struct exchange *x, const struct http_head *he
 			http_head_named(head, buf, w->set->session_headers.word[i]);
 
 		if (f && f->value.len && f->value.len <= LIMIT_SESSION_ID) {
-			memcpy(r->header_session, buf + f->value.at, f->value.len);
-			r->header_session_len = f->value.len;
+			memcpy(r->asked->header_session, buf + f->value.at, f->value.len);
+			r->asked->header_session_len = f->value.len;
 			return;
 		}
 	}
@@ -152,8 +183,8 @@ static void take_scan(struct worker *w, struct exchange *x)
 	r->chain_nr =
 		chat_scan_end(scan, x->complete, r->chain,
 			      r->chain ? block_capacity(chain_slab(w, r)) / sizeof(uint64_t) : 0);
-	r->request = scan->req;
-	x->stream = r->request.stream;
+	r->asked->request = scan->req;
+	x->stream = scan->req.stream;
 }
 
 static int worker_index(const struct worker *w, uint32_t region_index)
@@ -191,9 +222,9 @@ static void find_bound(struct worker *w, struct exchange *x, const uint64_t *epo
 	if (x->target.path == HTTP_PATH_RESPONSE) {
 		id = x->target.id;
 		len = x->target.id_len;
-	} else if (r->scanned && r->request.previous_response_id_len) {
-		id = r->request.previous_response_id;
-		len = r->request.previous_response_id_len;
+	} else if (r->scanned && r->asked->request.previous_response_id_len) {
+		id = r->asked->request.previous_response_id;
+		len = r->asked->request.previous_response_id_len;
 	}
 	if (!id || responses_find(&w->responses, id, len, w->now_ns, &response) < 0)
 		return;
@@ -209,13 +240,13 @@ static void find_bound(struct worker *w, struct exchange *x, const uint64_t *epo
 static void find_session(struct worker *w, struct exchange *x)
 {
 	struct route *r = x->route;
-	const struct chat_request *q = &r->request;
+	const struct chat_request *q = &r->asked->request;
 
 	if (r->has_session || !r->scanned || !x->generates)
 		return;
-	if (r->header_session_len)
-		r->session = sessions_key(&w->sessions, r->scope, r->header_session,
-					  r->header_session_len, q->identity);
+	if (r->asked->header_session_len)
+		r->session = sessions_key(&w->sessions, r->scope, r->asked->header_session,
+					  r->asked->header_session_len, q->identity);
 	else if (q->session_len && q->session_source > CHAT_SESSION_USER)
 		r->session = sessions_key(&w->sessions, r->scope, q->session, q->session_len,
 					  q->identity);
@@ -232,7 +263,7 @@ static int estimate(struct worker *w, struct exchange *x, const uint64_t *epochs
 		    struct session *ret_session)
 {
 	struct route *r = x->route;
-	const struct chat_request *q = &r->request;
+	const struct chat_request *q = &r->asked->request;
 	struct tokens_prompt *prompt = &r->prompt;
 	struct session *s = ret_session;
 	int known = r->has_session && session_find(&w->sessions, r->session, w->now_ns, s) == 0;
@@ -284,7 +315,7 @@ static void hits(struct worker *w, struct route *r, const struct session *s, uin
 				      .chain = r->chain,
 				      .chain_nr = r->chain_nr,
 				      .prompt_tokens = r->prompt_tokens,
-				      .content_bytes = r->request.content_bytes,
+				      .content_bytes = r->asked->request.content_bytes,
 				      .bound_tokens = r->bound_tokens,
 				      .session = s,
 				      .home = r->home };
@@ -364,8 +395,8 @@ static void fill_request(struct worker *w, struct exchange *x, const struct sess
 		.home = r->bound >= 0 ? r->bound : r->home,
 		.prompt_tokens = r->prompt_tokens,
 		.turn = r->turn,
-		.sequences = r->request.n,
-		.max_tokens = r->request.max_tokens,
+		.sequences = r->asked->request.n,
+		.max_tokens = r->asked->request.max_tokens,
 		.session = s,
 	};
 
@@ -389,7 +420,7 @@ static void journal_note(struct worker *w, struct exchange *x, const struct poli
 	d->head.wall_ns = clock_wall_ns();
 	d->head.ns = w->now_ns;
 	snprintf(d->head.id, sizeof(d->head.id), "%s", x->id);
-	memcpy(d->model, r->request.model, r->request.model_len);
+	memcpy(d->model, r->asked->request.model, r->asked->request.model_len);
 	d->session = r->has_session ? r->session.key : 0;
 	d->took_ns = took_ns;
 	d->attempt = x->attempts + 1;
@@ -431,7 +462,7 @@ static struct ledger_ticket ticket_of(const struct worker *w, const struct excha
 				      const struct policy_engine *p, uint32_t index)
 {
 	const struct route *r = x->route;
-	uint32_t sequences = x->generates && r->request.n ? r->request.n : 1;
+	uint32_t sequences = x->generates && r->asked->request.n ? r->asked->request.n : 1;
 	uint32_t prompt = x->generates ? r->prompt_tokens : CHARGE_SMALL_TOKENS;
 	uint32_t uncached = CHARGE_SMALL_TOKENS;
 
@@ -501,7 +532,10 @@ static void commit(struct worker *w, struct exchange *x, const struct policy_req
 					      .chain = r->chain,
 					      .blocks = r->chain_nr };
 
-		r->was_known = session_find(&w->sessions, r->session, w->now_ns, &r->before) == 0;
+		r->was_known =
+			session_find(&w->sessions, r->session, w->now_ns, &r->asked->before) == 0;
+		r->had_tokens = r->asked->before.prompt_tokens;
+		r->said_tokens = r->asked->before.completion_tokens;
 		session_note_dispatch(&w->sessions, r->session, r->scope, &d, now);
 		r->moved_home = 1;
 	}
@@ -513,7 +547,8 @@ static void session_take_back(struct worker *w, struct exchange *x)
 	struct route *r = x->route;
 
 	if (r->moved_home && !r->token_seen)
-		session_undo_dispatch(&w->sessions, r->session, r->was_known ? &r->before : NULL,
+		session_undo_dispatch(&w->sessions, r->session,
+				      r->was_known ? &r->asked->before : NULL,
 				      (uint32_t)w->engines[x->engine].region_index, w->now_ns);
 	r->moved_home = 0;
 }
@@ -522,7 +557,7 @@ static void session_take_back(struct worker *w, struct exchange *x)
 static int find_candidates(struct worker *w, struct exchange *x)
 {
 	struct route *r = x->route;
-	const struct chat_request *q = &r->request;
+	const struct chat_request *q = &r->asked->request;
 
 	r->candidates =
 		engines_serving(w, q->model, r->scanned && !q->model_long ? q->model_len : 0);
@@ -676,9 +711,11 @@ static void learn_answers(struct worker *w, const struct exchange *x,
 			  const struct chat_usage *usage)
 {
 	struct route *r = x->route;
+	struct session before = { .prompt_tokens = r->had_tokens,
+				  .completion_tokens = r->said_tokens };
 
 	if (r->exact_base && r->was_known && r->home == x->engine && !r->bound_tokens)
-		view_answers_learn(answers_of(w, r), &r->before, usage->prompt_tokens,
+		view_answers_learn(answers_of(w, r), &before, usage->prompt_tokens,
 				   usage->cached_tokens);
 }
 

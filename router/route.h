@@ -28,14 +28,22 @@ enum {
 	ROUTE_WAIT = -1001, /* waits in the router for a cold slot */
 };
 
+/* What only choosing needs: given back once nothing can make an engine be chosen again. */
+struct route_asked {
+	struct chat_request request;
+	char header_session[LIMIT_SESSION_ID];
+	uint16_t header_session_len;
+	struct session before; /* as it was when this request was dispatched */
+};
+
 /* What the decision of one request needs and remembers until its end. */
 struct route {
-	struct chat_request request;
-	uint64_t *chain; /* block hashes, in chain_block; NULL = none */
+	struct route_asked *asked; /* NULL once it is settled, as is `chain` */
+	uint64_t *chain;           /* block hashes, in chain_block; NULL = none */
 	struct block *chain_block;
 	uint32_t chain_nr;
 	uint8_t chain_small; /* its block is of the output pool */
-	uint8_t scanned;     /* `request` is valid */
+	uint8_t scanned;     /* `asked->request` is valid */
 	uint8_t has_session;
 	uint8_t waited;     /* long enough for lists of models: decides with what is known */
 	uint8_t refreshed;  /* engines have been asked for their models because of it */
@@ -43,18 +51,16 @@ struct route {
 	uint8_t dispatched; /* a ticket is in the books */
 	uint8_t token_seen;
 	uint64_t takers;     /* of the candidates, those whose health lets them have it */
-	uint8_t was_known;   /* `before` is valid */
+	uint8_t was_known;   /* `asked->before` is valid */
 	uint8_t moved_home;  /* the session has been told of the dispatch */
 	uint64_t candidates; /* bit mask: engines that serve it */
 	int bound;           /* engine that holds its state (response ids), -1 = free */
 	uint64_t bound_turn, bound_tokens; /* that it continues from */
-	char header_session[LIMIT_SESSION_ID];
-	uint16_t header_session_len;
 	uint64_t model_key;
 	uint64_t scope;
 	struct session_key session;
-	struct session before; /* as it was when this request was dispatched */
-	int home;              /* index into worker.engines, -1 = none */
+	uint64_t had_tokens, said_tokens; /* its last prompt and answer, if was_known */
+	int home;                         /* index into worker.engines, -1 = none */
 	uint32_t turn;
 	struct tokens_prompt prompt;
 	uint32_t prompt_tokens, uncached_tokens, hit_tokens;
@@ -86,6 +92,9 @@ void route_send(struct worker *w, struct exchange *x, uint32_t prompt_tokens,
 void route_undo(struct worker *w, struct exchange *x);
 
 void route_first_token(struct worker *w, struct exchange *x);
+
+/* Nothing will be sent again: 1 if what only that needs is given back, 0 while it is needed yet. */
+int route_settle(struct worker *w, struct exchange *x);
 void route_ended(struct worker *w, struct exchange *x); /* x->end and the watch are final */
 void route_free(struct worker *w, struct exchange *x);
 

@@ -23,6 +23,7 @@
 enum {
 	TICK_NS = NS_PER_S,          /* engines, agents, region */
 	PUBLISH_NS = 50 * NS_PER_MS, /* books and own timing */
+	TRIM_NS = 250 * NS_PER_MS,   /* memory that was of no use for so long goes back */
 	WHEEL_TICK_NS = 4 * NS_PER_MS,
 	FD_RESERVE = 32,  /* files of the region, log, loop, listeners, signals */
 	FD_ENGINE = 2,    /* each engine's agent's file and our question to it */
@@ -236,6 +237,7 @@ static void pools_init(struct worker *w)
 	slab_init(&w->exchanges, "exchanges", sizeof(struct exchange), n);
 	slab_init(&w->scans, "scans", sizeof(struct scan_room), n);
 	slab_init(&w->routes, "routes", sizeof(struct route), n);
+	slab_init(&w->asked, "asked", sizeof(struct route_asked), n);
 	slab_init(&w->stagings, "stagings", sizeof(struct staging),
 		  n < LIMIT_STAGED ? n : LIMIT_STAGED);
 }
@@ -441,6 +443,16 @@ static void expire(struct worker *w, uint64_t asked_ns)
 	}
 }
 
+static void pools_trim(struct worker *w)
+{
+	struct slab *all[] = { &w->bodies, &w->heads,  &w->outs,  &w->exchanges,
+			       &w->scans,  &w->routes, &w->asked, &w->stagings };
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		slab_trim(all[i]);
+	w->trim_ns = w->now_ns + TRIM_NS;
+}
+
 static void tick(struct worker *w)
 {
 	engines_tick(w);
@@ -460,6 +472,8 @@ static void periodic(struct worker *w)
 		conn_leavers(w);
 		w->publish_ns = w->now_ns + PUBLISH_NS;
 	}
+	if (w->now_ns >= w->trim_ns)
+		pools_trim(w);
 	if (w->now_ns >= w->tick_ns)
 		tick(w);
 }

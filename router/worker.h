@@ -75,7 +75,7 @@ struct worker {
 	int signal_fd, signal_handle;
 
 	/* pools */
-	struct slab bodies, heads, outs, exchanges, scans, routes, stagings;
+	struct slab bodies, heads, outs, exchanges, scans, routes, asked, stagings;
 	struct conn *conns, *conns_free, *hungry;
 	struct conn *eldest; /* of the hungry: reads on although the arena is nearly full */
 	uint32_t conns_max, conns_nr,
@@ -88,8 +88,9 @@ struct worker {
 	struct exchange *ids[WORKER_ID_BUCKETS];
 	uint64_t id_seed, id_next;
 
-	/* scratch of one call, never kept over an event */
+	/* scratch of one call, kept over an event only for who finds itself named beside it */
 	struct http_head head;
+	const struct exchange *head_of; /* whose request it is, NULL = an answer */
 
 	/* engines and the region */
 	struct engine engines[STATE_ENGINES_MAX];
@@ -101,6 +102,7 @@ struct worker {
 	uint8_t probe_attached;
 	uint64_t tick_ns;    /* next once-a-second work */
 	uint64_t publish_ns; /* next publishing of books and timing */
+	uint64_t trim_ns;    /* next giving back of memory */
 
 	/* what the decision uses */
 	struct ledger *ledger;

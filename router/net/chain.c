@@ -27,6 +27,24 @@ void chain_push(struct chain *chain, struct block *block)
 	chain->bytes += block->end - block->start;
 }
 
+struct block *chain_pop(struct chain *chain)
+{
+	struct block *last = chain->tail, *before = NULL;
+
+	if (!last)
+		return NULL;
+	if (chain->head != last)
+		for (before = chain->head; before->next != last; before = before->next)
+			;
+	if (before)
+		before->next = NULL;
+	else
+		chain->head = NULL;
+	chain->tail = before;
+	chain->bytes -= last->end - last->start;
+	return last;
+}
+
 /* Takes every block that `len` bytes will need before touching the chain: all or nothing. */
 static int reserve(struct slab *slab, size_t len, struct block **ret_list)
 {

@@ -31,6 +31,9 @@ int chain_append(struct chain *chain, struct slab *slab, const void *data, size_
 /* Hangs a block (its bytes are start..end) at the tail; an empty block is allowed. */
 void chain_push(struct chain *chain, struct block *block);
 
+/* Unhangs the last block; it walks there. NULL when there is none. */
+struct block *chain_pop(struct chain *chain);
+
 /* Drops `len` bytes at the head and the blocks that become empty. */
 void chain_drop(struct chain *chain, struct slab *slab, size_t len);
 void chain_clear(struct chain *chain, struct slab *slab);

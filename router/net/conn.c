@@ -648,6 +648,7 @@ void conn_accept(struct worker *w, int fd, int admin)
 		return;
 	}
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* fails on AF_UNIX: fine */
+	loop_receive_singly(w->loop, c->handle);
 	w->conns_free = c->next;
 	w->conns_nr++;
 	c->next = NULL;

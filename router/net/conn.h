@@ -203,6 +203,7 @@ struct exchange {
 	uint8_t attempts, resent, sent, answered, reused, relayed_event;
 	uint8_t trial;          /* its outcome opens or shuts an engine (health.h) */
 	uint8_t heard;          /* a byte of an answer has come over this connection */
+	uint8_t settled;        /* it is not sent again: what that would need is given back */
 	const struct block *at; /* send cursor: the block and offset next to go out */
 	uint32_t at_offset;
 	struct block *out_head; /* the head written for the engine */

@@ -116,8 +116,9 @@ int dispatch_head_write(struct worker *w, struct exchange *x, struct http_forwar
 	} else if (w->api_keys.nr) {
 		how->authorization = ""; /* the client's key is ours, not the engine's */
 	}
-	if (http_request_parse(&w->head, buf, x->head_len) < 0)
+	if (w->head_of != x && http_request_parse(&w->head, buf, x->head_len) < 0)
 		return -EPROTO;
+	w->head_of = x;
 	if (adds_address(w, &w->head) && client_address(w, x->conn, address))
 		how->client_address = address;
 	if (!via_line(w, w->head.minor, via, sizeof(via)))

@@ -155,10 +155,23 @@ void intake_body_timer(struct worker *w, struct conn *c)
 	client_timer(w, c, after);
 }
 
+/*
+ * Where the next receive goes: on in the last block while that has much room, so that a body that
+ * trickles in takes no more memory than its bytes. What is being sent already is left alone.
+ */
+static struct block *block_for_fill(struct worker *w, struct exchange *x)
+{
+	const struct block *last = x->body.tail;
+
+	if (last && !x->cut_through && block_capacity(&w->bodies) - last->end >= FILL_FROM)
+		return chain_pop(&x->body);
+	return block_take(&w->bodies);
+}
+
 void intake_read_on(struct worker *w, struct conn *c)
 {
 	struct exchange *x = c->x;
-	uint64_t left = x->length - x->received;
+	uint64_t left = x->length - x->received, room;
 
 	if (x->complete || c->filling)
 		return;
@@ -173,7 +186,7 @@ void intake_read_on(struct worker *w, struct conn *c)
 		client_read(w, c);
 		return;
 	}
-	c->fill = block_take(&w->bodies);
+	c->fill = block_for_fill(w, x);
 	if (!c->fill) { /* between the marks: rare, waits its turn */
 		hungry_add(w, c);
 		return;
@@ -181,8 +194,8 @@ void intake_read_on(struct worker *w, struct conn *c)
 	if (!c->paused)
 		loop_pause(w->loop, c->handle);
 	c->paused = c->filling = 1;
-	loop_fill(w->loop, c->handle, c->fill->data,
-		  left < block_capacity(&w->bodies) ? left : block_capacity(&w->bodies));
+	room = block_capacity(&w->bodies) - c->fill->end;
+	loop_fill(w->loop, c->handle, c->fill->data + c->fill->end, left < room ? left : room);
 }
 
 /*
@@ -194,7 +207,10 @@ static void fill_undo(struct worker *w, struct conn *c)
 	if (!c->filling)
 		return;
 	loop_fill_cancel(w->loop, c->handle);
-	slab_give(&w->bodies, c->fill);
+	if (c->fill->end > 0)
+		chain_push(&c->x->body, c->fill);
+	else
+		slab_give(&w->bodies, c->fill);
 	c->fill = NULL;
 	c->filling = 0;
 }
@@ -208,9 +224,8 @@ static int take_filled(struct worker *w, struct conn *c, size_t len)
 
 	assert(len <= left);
 	c->fill = NULL;
-	b->start = 0;
-	b->end = len;
-	scan(x, b->data, len);
+	scan(x, b->data + b->end, len);
+	b->end += len;
 	chain_push(&x->body, b);
 	x->received += len;
 	x->bytes_in += len;
@@ -400,6 +415,7 @@ static enum conn_state head_done(struct worker *w, struct conn *c, const uint8_t
 	char *buf = (char *)x->head->data;
 	int err = http_request_parse(&w->head, buf, x->head_len);
 
+	w->head_of = err < 0 ? NULL : x;
 	x->head_ns = w->now_ns;
 	known(w, c, err < 0 ? NULL : &w->head, buf);
 	if (err < 0)

@@ -91,6 +91,17 @@ void relay_comment(struct worker *w, struct conn *c)
 	wheel_arm(&w->wheel, &c->comment_timer, due);
 }
 
+/* The first event is out: nothing is sent again, and what only that would need goes back. */
+static void settle(struct worker *w, struct exchange *x)
+{
+	dispatch_forget_body(w, x);
+	if (x->head)
+		slab_give(&w->heads, x->head);
+	x->head = NULL;
+	x->target.id = x->target.sub = NULL; /* lay there */
+	x->settled = (uint8_t)route_settle(w, x);
+}
+
 static void note(struct worker *w, struct exchange *x, uint32_t news)
 {
 	if (news & CHAT_SEEN_EVENT)
@@ -101,10 +112,9 @@ static void note(struct worker *w, struct exchange *x, uint32_t news)
 	}
 	if (news & CHAT_SEEN_RESPONSE_ID)
 		route_response_made(w, x);
-	/* The body is needed for a resend only until the first event is out. */
-	if ((x->relayed_event || !x->sse) && x->sent && x->body.head &&
+	if (!x->settled && (x->relayed_event || !x->sse) && x->sent &&
 	    !(x->link && x->link->sending))
-		dispatch_forget_body(w, x);
+		settle(w, x);
 }
 
 /* Decodes one read, watches it, appends it for the client. 1: complete, 0: more, -errno. */
@@ -285,6 +295,7 @@ static enum conn_state head_done(struct worker *w, struct conn *c, const char *b
 	struct exchange *x = c->x;
 	enum conn_state next;
 
+	w->head_of = NULL;
 	/* An interim head that blank lines hid from interim() is no answer either. */
 	if (http_response_parse(&w->head, buf, head_len, x->method) < 0 || w->head.status < 200) {
 		count_engine(&w->counters, x->engine, ENGINE_COUNTER_errors, 1);
@@ -328,6 +339,7 @@ static enum conn_state head_done(struct worker *w, struct conn *c, const char *b
 /* Dropped, but read like any other: what is malformed is no interim answer. */
 static int interim(struct worker *w, const struct exchange *x, const void *head, size_t len)
 {
+	w->head_of = NULL;
 	return len > 12 && memcmp(head, "HTTP/1.", 7) == 0 && ((const char *)head)[9] == '1' &&
 	       http_response_parse(&w->head, head, len, x->method) == 0;
 }

@@ -39,20 +39,43 @@ static void open_remove(struct slab_chunk *chunk)
 	chunk->prev = NULL;
 }
 
+static struct slab_chunk *spare_take(struct slab *slab)
+{
+	struct slab_chunk *chunk = slab->spare;
+
+	if (!chunk)
+		return NULL;
+	slab->spare = chunk->next;
+	if (--slab->spares < slab->spares_least)
+		slab->spares_least = slab->spares;
+	return chunk;
+}
+
+static void spare_free(struct slab *slab)
+{
+	free(spare_take(slab));
+	slab->chunks--;
+}
+
+void slab_trim(struct slab *slab)
+{
+	for (uint32_t n = slab->spares_least; n > 1; n--)
+		spare_free(slab);
+	slab->spares_least = slab->spares;
+}
+
 void slab_fini(struct slab *slab)
 {
 	assert(slab->used == 0);
-	free(slab->spare);
-	slab->spare = NULL;
+	while (slab->spare)
+		spare_free(slab);
 }
 
 static struct slab_chunk *chunk_new(struct slab *slab)
 {
-	struct slab_chunk *chunk = slab->spare;
+	struct slab_chunk *chunk = spare_take(slab);
 
-	if (chunk) {
-		slab->spare = NULL;
-	} else {
+	if (!chunk) {
 		chunk = aligned_alloc(SLAB_BYTES, SLAB_BYTES);
 		if (!chunk)
 			return NULL;
@@ -99,10 +122,7 @@ void slab_give(struct slab *slab, void *block)
 	if (chunk->used > 0)
 		return;
 	open_remove(chunk);
-	if (slab->spare) {
-		slab->chunks--;
-		free(chunk);
-	} else {
-		slab->spare = chunk;
-	}
+	chunk->next = slab->spare;
+	slab->spare = chunk;
+	slab->spares++;
 }

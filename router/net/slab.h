@@ -2,8 +2,9 @@
  * Pools of fixed-size blocks: bodies, heads, output, exchanges. Bounded by name, no malloc per
  * block.
  *
- * Blocks are cut from 1 MiB slabs; a slab whose blocks are all free goes back to the allocator, but
- * for one kept per pool, so memory follows the load down again.
+ * Blocks are cut from 1 MiB slabs. A slab whose blocks are all free is kept for the next that needs
+ * one: to give it back and take it again costs 256 page faults a MiB. slab_trim(), called now and
+ * then, gives back those that nobody needed since, so memory follows the load down again.
  */
 #ifndef TURNWARD_ROUTER_NET_SLAB_H
 #define TURNWARD_ROUTER_NET_SLAB_H
@@ -21,7 +22,8 @@ struct slab {
 	uint32_t per_chunk;
 	uint64_t limit, used, peak, refused, chunks; /* blocks, but for chunks */
 	struct slab_chunk *open;                     /* chunks with room */
-	struct slab_chunk *spare;                    /* one empty chunk kept */
+	struct slab_chunk *spare;                    /* empty ones */
+	uint32_t spares, spares_least;               /* now; since the last slab_trim() */
 };
 
 /* `limit` blocks at most; block_size is rounded up to 64 bytes, at most 256 KiB. */
@@ -31,5 +33,8 @@ void slab_fini(struct slab *slab); /* every block must be back */
 /* A block of undefined content, or NULL at the limit (counted in `refused`) or out of memory. */
 void *slab_take(struct slab *slab);
 void slab_give(struct slab *slab, void *block);
+
+/* Gives back the chunks that were empty ever since the last call, but for one. */
+void slab_trim(struct slab *slab);
 
 #endif

@@ -83,12 +83,13 @@ static void case_fill(struct worker *w, const struct exchange *x, const struct e
 		ret->engine.flags |= STAGE_ENGINE_HALF_STEP;
 	if (stage_guard_engine_off(&w->stage.guard, e->index, w->now_ns))
 		ret->engine.flags |= STAGE_ENGINE_OFF;
-	if (r->request.images)
+	if (r->asked->request.images)
 		ret->body |= STAGE_BODY_IMAGES;
 	if (bodies_beyond(w, ARENA_PERCENT))
 		ret->body |= STAGE_BODY_ARENA;
-	if (!x->complete || x->body_dropped || x->at || !r->scanned || r->request.unreadable ||
-	    r->bound_tokens || r->request.previous_response_id_len)
+	if (!x->complete || x->body_dropped || x->at || !r->scanned ||
+	    r->asked->request.unreadable || r->bound_tokens ||
+	    r->asked->request.previous_response_id_len)
 		ret->body |= STAGE_BODY_UNCUT;
 }
 
@@ -535,8 +536,8 @@ static void guard_say(struct worker *w, const struct exchange *x, enum stage_gua
 		return;
 	}
 	log_say(LOG_WARN, "no pieces of %s prompts of model %.*s: %s (engine %s)",
-		http_path_name(x->target.path), (int)x->route->request.model_len,
-		x->route->request.model, why, e->at.name);
+		http_path_name(x->target.path), (int)x->route->asked->request.model_len,
+		x->route->asked->request.model, why, e->at.name);
 }
 
 /* A miss of this shape, found out otherwise than by the second piece. */
@@ -747,6 +748,7 @@ static int head_take(struct worker *w, struct staging *st, const uint8_t *data, 
 		return b->end >= LIMIT_HEAD_BYTES ? -E2BIG : 0;
 	*ret_used = end - had;
 	b->end = 0;
+	w->head_of = NULL;
 	if (http_response_parse(&w->head, (char *)b->data, end, HTTP_METHOD_POST) < 0)
 		return -EPROTO;
 	if (w->head.status < 200)

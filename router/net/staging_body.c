@@ -30,7 +30,7 @@ int staging_tokenises(const struct exchange *x, const struct staging *st)
 	if (x->target.path == HTTP_PATH_CHAT)
 		return has(st, CHAT_MAP_MESSAGES) != NULL;
 	return x->target.path == HTTP_PATH_COMPLETIONS && has(st, CHAT_MAP_PROMPT) &&
-	       !x->route->request.prompts && !x->route->request.token_ids;
+	       !x->route->asked->request.prompts && !x->route->asked->request.token_ids;
 }
 
 int staging_cuts(const struct exchange *x, const struct staging *st)

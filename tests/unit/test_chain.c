@@ -159,6 +159,25 @@ static void iov_takes_as_much_as_fits(void **state)
 	chain_clear(&chain, &slab);
 }
 
+static void the_last_block_comes_off_and_goes_on_again(void **state)
+{
+	size_t cap = block_capacity(&slab);
+	struct chain chain = { 0 };
+	struct block *last;
+
+	assert_null(chain_pop(&chain));
+	append(&chain, 0, 2 * cap + 5);
+	last = chain_pop(&chain);
+	assert_int_equal(last->end - last->start, 5);
+	holds(&chain, 0, 2 * cap);
+	chain_push(&chain, last);
+	holds(&chain, 0, 2 * cap + 5);
+	for (int i = 0; i < 3; i++)
+		slab_give(&slab, chain_pop(&chain));
+	assert_null(chain.head);
+	holds(&chain, 0, 0);
+}
+
 static void any_order_of_appends_and_drops_keeps_the_sequence(void **state)
 {
 	struct chain chain = { 0 };
@@ -193,6 +212,7 @@ int main(void)
 		WITH_POOL(at_the_bound_all_or_nothing_is_appended),
 		WITH_POOL(empty_blocks_are_passed_over),
 		WITH_POOL(iov_takes_as_much_as_fits),
+		WITH_POOL(the_last_block_comes_off_and_goes_on_again),
 		WITH_POOL(any_order_of_appends_and_drops_keeps_the_sequence),
 	};
 

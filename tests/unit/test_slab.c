@@ -61,22 +61,50 @@ static void the_limit_holds_and_what_it_refuses_is_counted(void **state)
 	slab_fini(&slab);
 }
 
-static void memory_goes_back_but_for_one_chunk(void **state)
+static void take_and_give(int n)
 {
 	void *block[MANY];
 
-	slab_init(&slab, "test", BLOCK, MANY);
-	for (int i = 0; i < MANY; i++)
+	for (int i = 0; i < n; i++)
 		block[i] = slab_take(&slab);
-	for (int i = 0; i < MANY; i++)
+	for (int i = 0; i < n; i++)
 		slab_give(&slab, block[i]);
+}
+
+static void memory_goes_back_but_for_one_chunk(void **state)
+{
+	slab_init(&slab, "test", BLOCK, MANY);
+	take_and_give(MANY);
+	slab_trim(&slab);
+	slab_trim(&slab);
 	assert_int_equal(slab.chunks, 1);
-	assert_non_null(slab.spare);
-	block[0] = slab_take(&slab);
+	assert_int_equal(slab.spares, 1);
+	take_and_give(1);
 	assert_int_equal(slab.chunks, 1);
-	assert_null(slab.spare);
-	slab_give(&slab, block[0]);
+	assert_int_equal(slab.spares, 1);
 	slab_fini(&slab);
+}
+
+/* A load that comes and goes pays for its memory once. */
+static void chunks_in_use_now_and_then_stay(void **state)
+{
+	uint64_t chunks;
+
+	slab_init(&slab, "test", BLOCK, MANY);
+	take_and_give(MANY);
+	chunks = slab.chunks;
+	assert_true(chunks > 3);
+	for (int i = 0; i < 5; i++) {
+		slab_trim(&slab);
+		take_and_give(MANY);
+		assert_int_equal(slab.chunks, chunks);
+	}
+	slab_trim(&slab); /* since this one fewer are needed */
+	take_and_give((int)(2 * slab.per_chunk));
+	slab_trim(&slab);
+	assert_int_equal(slab.chunks, 3);
+	slab_fini(&slab);
+	assert_int_equal(slab.chunks, 0);
 }
 
 static void the_largest_blocks_fit(void **state)
@@ -134,6 +162,7 @@ int main(void)
 		CLAIM(blocks_do_not_overlap),
 		CLAIM(the_limit_holds_and_what_it_refuses_is_counted),
 		CLAIM(memory_goes_back_but_for_one_chunk),
+		CLAIM(chunks_in_use_now_and_then_stay),
 		CLAIM(the_largest_blocks_fit),
 		CLAIM(any_order_keeps_every_block_whole),
 	};
