@@ -72,7 +72,7 @@ def an_earlier_build_runs_beside_each_loop_of_ours_that_runs(t):
                  t.program("turnward-router"))
     check({"turnward-epoll", "before-epoll"} <= set(arms(told)), f"{told['peers']}")
     check("before-uring" not in arms(told), "an arm has come that has no successor here")
-    check(any("/ before" in target["name"] for target in told["targets"]), "no target compares them")
+    check(any("/ before" in target["name"] for target in told["targets"]), "no target compares")
 
 
 @case
