@@ -510,6 +510,7 @@ static int turn(struct worker *w)
 		int err;
 
 		w->now_age = 0; /* the loop may wait */
+		w->turns++;
 		err = loop_turn(w->loop, shadow_due(w) ? 0 : wait_ns(w));
 
 		if (err < 0) {

@@ -59,6 +59,7 @@ struct worker {
 	struct wheel wheel;
 	uint64_t now_ns;  /* CLOCK_MONOTONIC, at most CLOCK_EVENTS deliveries old */
 	uint8_t now_age;  /* deliveries since it was read */
+	uint64_t turns;   /* of the loop */
 	uint32_t crowded; /* turns in a row that left something at hand */
 	uint64_t started_ns;
 	uint64_t accept_said_ns; /* not before: another word on descriptors that are short */

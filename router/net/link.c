@@ -77,10 +77,22 @@ struct link *link_dial(struct worker *w, struct engine *e, enum link_owner owner
 	return link;
 }
 
+/* An end, or bytes that nobody asked for, of which the loop has not told yet. */
+static int spoilt(const struct worker *w, const struct link *link)
+{
+	uint8_t byte;
+
+	return !loop_quiet(w->loop) && (recv(loop_fd(w->loop, link->handle), &byte, 1,
+					     MSG_PEEK | MSG_DONTWAIT) >= 0 ||
+					errno != EAGAIN);
+}
+
 struct link *link_get(struct worker *w, struct engine *e, enum link_owner owner, uint32_t conn)
 {
-	struct link *link = e->idle;
+	struct link *link;
 
+	while ((link = e->idle) && spoilt(w, link))
+		link_drop(w, link);
 	if (!link)
 		return link_dial(w, e, owner, conn);
 	assert(link->state == LINK_IDLE && link->engine == e->index);
@@ -91,6 +103,8 @@ struct link *link_get(struct worker *w, struct engine *e, enum link_owner owner,
 	link->owner = owner;
 	link->conn = conn;
 	link->reused = 1;
+	/* io_uring has read what it tells in this turn before it sends; epoll sends at once. */
+	link->taken = loop_kind_of(w->loop) == LOOP_URING ? w->turns : 0;
 	return link;
 }
 
@@ -178,6 +192,8 @@ static void to_conn(struct worker *w, struct link *link, enum conn_event event,
 
 static void busy_event(struct worker *w, struct link *link, const struct loop_event *ev)
 {
+	static const struct loop_event none = { .op = LOOP_RECEIVED };
+
 	switch (ev->op) {
 	case LOOP_CONNECTED:
 		if (ev->res == 0) {
@@ -196,7 +212,9 @@ static void busy_event(struct worker *w, struct link *link, const struct loop_ev
 			to_conn(w, link, CONN_EV_ENGINE_TOOK, ev);
 		break;
 	case LOOP_RECEIVED:
-		if (ev->res > 0)
+		if (ev->res > 0 && link->reused && link->taken == w->turns)
+			to_conn(w, link, CONN_EV_ENGINE_EOF, &none); /* said to nobody */
+		else if (ev->res > 0)
 			to_conn(w, link, CONN_EV_ENGINE_BYTES, ev);
 		else
 			to_conn(w, link, ev->res == 0 ? CONN_EV_ENGINE_EOF : CONN_EV_ENGINE_DOWN,

@@ -2,10 +2,12 @@
  * Connections to engines: dialled, used by one request at a time, kept idle in a LIFO pool per
  * engine.
  *
- * An idle link stays armed for receiving, so an engine that closes it is noticed in the same loop
- * turn and the link never handed out; the race that remains (closed as the request goes out) is
- * what the resend rule for reused connections is for. The idle limit is below the engines' own (5
- * s).
+ * An idle link stays armed for receiving, so one that its engine closes, or on which it says what
+ * nobody asked for, is noticed and never handed out. What has come in but is not yet told is looked
+ * for when it is taken, and what the loop tells in the turn in which it was taken came before the
+ * request went out: neither is its answer. The race that remains (closed as the request goes out)
+ * is what the resend rule for reused connections is for. The idle limit is below the engines' own
+ * (5 s).
  */
 #ifndef TURNWARD_ROUTER_NET_LINK_H
 #define TURNWARD_ROUTER_NET_LINK_H
@@ -34,6 +36,7 @@ struct link {
 	uint32_t index;
 	uint32_t engine; /* index into worker.engines */
 	uint32_t conn;   /* LINK_CONN: index into worker.conns */
+	uint64_t taken;  /* the loop's turn in which it was reused, if what that tells came before */
 	uint32_t left;   /* requests it may still carry (Keep-Alive: max=), UINT32_MAX = no limit */
 	uint64_t idle_ns; /* how long it may rest, from the engine's Keep-Alive and our own limit */
 	struct wheel_timer timer;

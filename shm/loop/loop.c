@@ -465,6 +465,11 @@ int loop_has_more(const struct loop *loop)
 	return loop->more;
 }
 
+int loop_quiet(const struct loop *loop)
+{
+	return loop->ops->quiet && loop->ops->quiet(loop);
+}
+
 void loop_stats_get(const struct loop *loop, struct loop_stats *ret_stats)
 {
 	*ret_stats = loop->stats;

@@ -151,6 +151,12 @@ int loop_turn(struct loop *loop, uint64_t timeout_ns);
  */
 int loop_has_more(const struct loop *loop);
 
+/*
+ * 1 if surely nothing has come in since the last turn, as far as io_uring tells without a call into
+ * the kernel; epoll never knows.
+ */
+int loop_quiet(const struct loop *loop);
+
 struct loop_stats {
 	uint64_t turns, events, receives, sends, buffers_exhausted, overflows;
 	uint64_t late;        /* completions nobody awaited, dropped: 0 on a sound kernel */

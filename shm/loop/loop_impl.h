@@ -70,6 +70,7 @@ struct loop_ops {
 	void (*forget)(struct loop *loop, int handle); /* just before the descriptor is closed */
 	void (*give_back)(struct loop *loop, int buffer);
 	int (*turn)(struct loop *loop, uint64_t timeout_ns);
+	int (*quiet)(const struct loop *loop); /* NULL: it never is, for all that it can tell */
 };
 
 extern const struct loop_ops loop_epoll_ops, loop_uring_ops;

@@ -709,6 +709,11 @@ static bool more_at_hand(const struct uring_loop *ur)
 	return IO_URING_READ_ONCE(*ur->ring.sq.kflags) & IORING_SQ_TASKRUN;
 }
 
+static int uring_quiet(const struct loop *loop)
+{
+	return !more_at_hand(loop->impl);
+}
+
 static int uring_turn(struct loop *loop, uint64_t timeout_ns)
 {
 	struct uring_loop *ur = loop->impl;
@@ -739,4 +744,5 @@ const struct loop_ops loop_uring_ops = {
 	.forget = uring_forget,
 	.give_back = uring_give_back,
 	.turn = uring_turn,
+	.quiet = uring_quiet,
 };

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import signal
 import socket
 import sys
 import time
@@ -132,6 +133,31 @@ def a_408_of_a_kept_connection_is_no_answer(t, io):
     equal(len(engine.completions()) - seen, 2, "sent again once")
     equal(ask(router.address, "POST", "/v1/chat/completions", body).status, 408, "a fresh one")
     equal(len(engine.completions()) - seen, 3, "not sent again")
+
+
+@on_both_loops
+def what_an_engine_says_before_it_is_asked_is_no_answer(t, io):
+    """It lies on a kept connection, not told yet, when a request takes that connection."""
+    engine = t.engine()
+    router = t.router(engine, args=settings(io))
+    worker = worker_of(router)
+    post = request_bytes("POST", "/v1/chat/completions", chat())
+    stray = response_bytes(200, {"choices": "not asked for"})
+    for round_ in range(20):
+        wire = dial(router.address)
+        wire.send(post)
+        equal(wire.read_response().status, 200)
+        kept = engine.completions()[-1].wire
+        os.kill(worker, signal.SIGSTOP)
+        steps = [lambda: wire.send(post), lambda: kept.send(stray)]
+        for step in steps[::round_ % 2 * 2 - 1]:
+            step()
+            time.sleep(0.005)
+        os.kill(worker, signal.SIGCONT)
+        answer = wire.read_response()
+        check(answer.status == 200 and b"asked" not in answer.body, f"it got {answer.body!r}")
+        wire.close()
+    equal(metric(router, "engine_errors_total"), 0, "counted as the engine's error")
 
 
 @case
