@@ -541,14 +541,16 @@ uint64_t engines_takers(const struct worker *w, uint64_t engines)
 
 	for (uint32_t i = 0; i < w->engines_nr; i++) {
 		const struct engine *e = &w->engines[i];
-		uint64_t ends_ns = health_ends_ns(&e->health);
+		uint64_t ends_ns;
+		int down;
 
 		if (!(engines >> i & 1))
 			continue;
-		if (engine_standing(w, e) == HEALTH_OPEN)
+		down = agent_says_down(w, e);
+		if (!down && health_standing(&e->health, w->now_ns) == HEALTH_OPEN)
 			open |= 1ull << i;
-		if (agent_says_down(w, e)) /* it looks more often than requests come: last of all */
-			ends_ns = UINT64_MAX - 1;
+		/* An agent looks more often than requests come: last of all. */
+		ends_ns = down ? UINT64_MAX - 1 : health_ends_ns(&e->health);
 		if (ends_ns < first_ns) {
 			first = 1ull << i;
 			first_ns = ends_ns;

@@ -11,7 +11,8 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,6 +30,7 @@ static const uint64_t LINGER_MAX_NS = 30ull * NS_PER_S; /* with some */
 enum {
 	HUNGRY_FED_PERCENT = 85, /* of the body arena: below, those that wait read on */
 	LINGER_NS = NS_PER_S,    /* without a byte of the client's */
+	SEND_LOOKS = 4,          /* at a client's progress, in each client_send_timeout */
 	ADMIN_SLOTS = 8, /* kept free of clients: the operator must get in when all is full */
 };
 
@@ -67,6 +69,32 @@ int out_append(struct worker *w, struct conn *c, const void *data, size_t len)
 	return chain_append(&c->out, &w->outs, data, len);
 }
 
+/* What the client has confirmed so far. A Unix socket does not tell: 0. */
+static uint64_t confirmed(const struct worker *w, const struct conn *c)
+{
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info);
+
+	getsockopt(loop_fd(w->loop, c->handle), IPPROTO_TCP, TCP_INFO, &info, &len);
+	return info.tcpi_bytes_acked;
+}
+
+static void send_timer(struct worker *w, struct conn *c)
+{
+	wheel_arm(&w->wheel, &c->send_timer, w->now_ns + w->set->client_send_timeout / SEND_LOOKS);
+}
+
+/* Whether the client has taken something within its time. */
+static int takes(struct worker *w, struct conn *c)
+{
+	uint64_t now = confirmed(w, c);
+
+	if (now != c->confirmed)
+		c->took_ns = w->now_ns;
+	c->confirmed = now;
+	return w->now_ns - c->took_ns < w->set->client_send_timeout;
+}
+
 void out_pump(struct worker *w, struct conn *c)
 {
 	struct iovec iov[LOOP_IOV_MAX];
@@ -77,7 +105,8 @@ void out_pump(struct worker *w, struct conn *c)
 	n = chain_iov(&c->out, iov, LOOP_IOV_MAX, &c->in_flight);
 	c->sending = 1;
 	loop_send(w->loop, c->handle, iov, n);
-	wheel_arm(&w->wheel, &c->send_timer, w->now_ns + w->set->client_send_timeout);
+	c->took_ns = w->now_ns;
+	send_timer(w, c);
 }
 
 void client_timer(struct worker *w, struct conn *c, uint64_t after_ns)
@@ -136,11 +165,10 @@ static void judge_engine(struct worker *w, struct exchange *x, enum conn_end end
 	case END_STREAM_IDLE:
 	case END_ENGINE_GONE:
 	case END_ENGINE_GARBAGE:
-		engine_failed(w, &w->engines[x->engine]);
-		x->trial = 0;
+		dispatch_judge(w, x, VERDICT_FAILED);
 		break;
 	default:
-		dispatch_trial_void(w, x);
+		dispatch_judge(w, x, VERDICT_NOTHING);
 		break;
 	}
 }
@@ -289,13 +317,21 @@ static enum conn_state accepted(struct worker *w, struct conn *c, const struct c
 	return CONN_IDLE;
 }
 
+/* on_half_close = continue: what it has sent is answered, then the connection ends. */
+static void said_all(struct conn *c)
+{
+	c->gone = 1;
+	if (c->early.bytes == 0)
+		c->close_after = 1;
+}
+
 static enum conn_state hang_up(struct worker *w, struct conn *c, const struct conn_input *in)
 {
 	/* An end of stream may be a half-close by a client that still reads; the option believes
 	 * it. */
 	if (in->res == 0 && w->set->on_half_close == HALF_CLOSE_CONTINUE && c->x &&
 	    c->x->complete && c->state >= CONN_HOLD && c->state <= CONN_RELAY) {
-		c->close_after = c->gone = 1;
+		said_all(c);
 		return c->state;
 	}
 	if (c->x)
@@ -306,9 +342,10 @@ static enum conn_state hang_up(struct worker *w, struct conn *c, const struct co
 /* The client closed but takes the rest of what is already written: send it, then close. */
 static enum conn_state gone_in_flush(struct worker *w, struct conn *c, const struct conn_input *in)
 {
-	c->close_after = c->gone = 1;
+	said_all(c);
 	if (in->res < 0)
 		return conn_shut(w, c);
+	c->close_after |= w->set->on_half_close != HALF_CLOSE_CONTINUE;
 	return CONN_FLUSH;
 }
 
@@ -518,12 +555,22 @@ static conn_action *const actions[CONN_STATES_NR][CONN_EVENTS_NR] = {
 			 [CONN_EV_CLIENT_GONE] = took },
 };
 
+/* The client has said all: no request follows what is in the read-ahead, none is completed. */
+static void last_of_it(struct worker *w, struct conn *c)
+{
+	said_all(c);
+	if (c->state == CONN_IDLE || c->state == CONN_HEAD || c->state == CONN_BODY)
+		conn_step(w, c, CONN_EV_CLIENT_GONE, &(struct conn_input){ 0 });
+}
+
 /* Read-ahead that a new request begins with: the blocks are replayed as if they had just come. */
 static void take_early(struct worker *w, struct conn *c)
 {
 	struct chain early = c->early;
+	uint8_t within = c->replaying;
 
 	c->early = (struct chain){ 0 };
+	c->replaying = 1;
 	while (early.head) {
 		struct block *b = early.head;
 		struct conn_input in = { .data = b->data + b->start, .len = b->end - b->start };
@@ -534,6 +581,9 @@ static void take_early(struct worker *w, struct conn *c)
 			conn_step(w, c, CONN_EV_CLIENT_BYTES, &in);
 		slab_give(&w->outs, b);
 	}
+	c->replaying = within;
+	if (!within && c->gone)
+		last_of_it(w, c);
 	if (c->early.bytes < LIMIT_HEAD_BYTES && c->paused && !c->filling && !c->hungry &&
 	    c->state != CONN_CLOSE && c->state != CONN_FREE)
 		client_read(w, c);
@@ -624,7 +674,10 @@ void conn_timeout(struct worker *w, struct conn *c, struct wheel_timer *timer)
 		relay_comment(w, c);
 		return;
 	}
-	/* The client takes nothing. */
+	if (c->sending && takes(w, c)) {
+		send_timer(w, c);
+		return;
+	}
 	if (c->x)
 		exchange_end(w, c, END_CLIENT_STUCK);
 	c->close_after = 1;
@@ -655,8 +708,9 @@ void conn_accept(struct worker *w, int fd, int admin)
 	c->admin = admin != 0;
 	w->admin_nr += c->admin;
 	c->sending = c->paused = c->filling = c->close_after = c->hungry = c->gone = 0;
-	c->blank_cr = c->unread = 0;
+	c->blank_cr = c->unread = c->replaying = 0;
 	c->served = 0;
+	c->confirmed = 0;
 	c->in_flight = 0;
 	count(&w->counters, COUNTER_connections_accepted, 1);
 	conn_step(w, c, CONN_EV_ACCEPTED, &(struct conn_input){ 0 });
@@ -713,6 +767,10 @@ void conn_leavers(struct worker *w)
 
 		next = x->next;
 		if (!c->unread || c->gone || poll(&p, 1, 0) <= 0)
+			continue;
+		/* What lies in front of a half-close is read before it is believed. */
+		if (w->set->on_half_close == HALF_CLOSE_CONTINUE &&
+		    !(p.revents & (POLLERR | POLLHUP)))
 			continue;
 		conn_step(w, c, CONN_EV_CLIENT_GONE,
 			  &(struct conn_input){ .res = p.revents & (POLLERR | POLLHUP) ? -ECONNRESET

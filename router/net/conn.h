@@ -141,12 +141,15 @@ struct conn {
 	uint8_t close_after; /* no further request on this connection */
 	uint8_t hungry;      /* waits for room in the body arena */
 	uint8_t gone;        /* the client closed: nothing to linger for */
+	uint8_t replaying;   /* its read-ahead is being taken */
 	uint8_t blank_cr;    /* between requests: half of an empty line */
 	uint8_t unread;      /* paused with a full read-ahead: its end is asked for now and then */
 	uint16_t generation;
 	int handle;
 	uint32_t index;
 	uint32_t served;
+	uint64_t confirmed;      /* bytes that the client had taken at the last look, */
+	uint64_t took_ns;        /* and when it was last seen to take some */
 	size_t in_flight;        /* bytes of `out` that the loop owns */
 	struct chain out, early; /* to the client; read ahead of the current request */
 	struct block *fill;      /* the body block that the loop fills while `filling` */

@@ -284,10 +284,25 @@ static int can_resend(const struct exchange *x)
 	       x->attempts < DISPATCH_ATTEMPTS_MAX;
 }
 
-void dispatch_trial_void(struct worker *w, struct exchange *x)
+void dispatch_judge(struct worker *w, struct exchange *x, enum dispatch_verdict verdict)
 {
-	if (x->trial)
-		health_trial_void(&engine_of(w, x)->health);
+	struct engine *e = engine_of(w, x);
+
+	switch (verdict) {
+	case VERDICT_NOTHING:
+		if (x->trial)
+			health_trial_void(&e->health);
+		break;
+	case VERDICT_ANSWERED:
+		engine_answered(w, e);
+		break;
+	case VERDICT_FAILED:
+		engine_failed(w, e);
+		break;
+	case VERDICT_UNREACHED:
+		engine_connect_failed(w, e);
+		break;
+	}
 	x->trial = 0;
 }
 
@@ -297,7 +312,7 @@ enum conn_state dispatch_again(struct worker *w, struct conn *c, int other)
 	struct exchange *x = c->x;
 
 	if (other) {
-		dispatch_trial_void(w, x);
+		dispatch_judge(w, x, VERDICT_NOTHING);
 		x->tried |= 1ull << x->engine;
 		route_undo(w, x);
 		x->engine = -1;
@@ -331,8 +346,7 @@ enum conn_state dispatch_down(struct worker *w, struct conn *c, const struct con
 	struct exchange *x = c->x;
 	struct engine *e = engine_of(w, x);
 
-	engine_connect_failed(w, e);
-	x->trial = 0;
+	dispatch_judge(w, x, VERDICT_UNREACHED);
 	count_engine(&w->counters, e->index, ENGINE_COUNTER_connect_failures, 1);
 	/* Where all others are in a pause, the one that ends first was this one. */
 	if (can_resend(x) && route_has_other(w, x, HEALTH_SPARED)) {

@@ -82,9 +82,9 @@ static int spoilt(const struct worker *w, const struct link *link)
 {
 	uint8_t byte;
 
-	return !loop_quiet(w->loop) && (recv(loop_fd(w->loop, link->handle), &byte, 1,
-					     MSG_PEEK | MSG_DONTWAIT) >= 0 ||
-					errno != EAGAIN);
+	return !loop_quiet(w->loop) &&
+	       (recv(loop_fd(w->loop, link->handle), &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 ||
+		errno != EAGAIN);
 }
 
 struct link *link_get(struct worker *w, struct engine *e, enum link_owner owner, uint32_t conn)

@@ -36,8 +36,8 @@ struct link {
 	uint32_t index;
 	uint32_t engine; /* index into worker.engines */
 	uint32_t conn;   /* LINK_CONN: index into worker.conns */
-	uint64_t taken;  /* the loop's turn in which it was reused, if what that tells came before */
-	uint32_t left;   /* requests it may still carry (Keep-Alive: max=), UINT32_MAX = no limit */
+	uint64_t taken; /* the loop's turn in which it was reused, if what that tells came before */
+	uint32_t left;  /* requests it may still carry (Keep-Alive: max=), UINT32_MAX = no limit */
 	uint64_t idle_ns; /* how long it may rest, from the engine's Keep-Alive and our own limit */
 	struct wheel_timer timer;
 	struct link *next, **prev; /* idle list of its engine, or the free list */

@@ -59,7 +59,9 @@ void dispatch_pump(struct worker *w, struct exchange *x);
 void dispatch_timer(struct worker *w, struct conn *c);
 void dispatch_forget_body(struct worker *w, struct exchange *x); /* no resend from here on */
 void dispatch_release(struct worker *w, struct exchange *x);     /* the engine's side, at the end */
-void dispatch_trial_void(struct worker *w, struct exchange *x);  /* it ends and says nothing */
+/* What the request says of its engine's health; the one place where a trial ends. */
+enum dispatch_verdict { VERDICT_NOTHING, VERDICT_ANSWERED, VERDICT_FAILED, VERDICT_UNREACHED };
+void dispatch_judge(struct worker *w, struct exchange *x, enum dispatch_verdict verdict);
 conn_action dispatch_up, dispatch_down, dispatch_closed, dispatch_took, dispatch_broke;
 /* Both: CONN_STATES_NR when the answer stands. */
 enum conn_state dispatch_refused(struct worker *w, struct conn *c);

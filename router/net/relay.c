@@ -308,11 +308,9 @@ static enum conn_state head_done(struct worker *w, struct conn *c, const char *b
 			return next;
 	}
 	x->status = w->head.status;
-	if (x->status == 500 || x->status == 502 || x->status == 504)
-		engine_failed(w, &w->engines[x->engine]);
-	else
-		engine_answered(w, &w->engines[x->engine]);
-	x->trial = 0;
+	dispatch_judge(w, x,
+		       x->status == 500 || x->status == 502 || x->status == 504 ? VERDICT_FAILED
+										: VERDICT_ANSWERED);
 	if (x->status == 429 || x->status == 503) {
 		engine_refused(w, &w->engines[x->engine], retry_after_ns(&w->head, buf));
 		next = dispatch_refused(w, c);

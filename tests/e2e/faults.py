@@ -19,14 +19,6 @@ def chat(text="hello", **more):
     return dict({"model": "m", "messages": [{"role": "user", "content": text}]}, **more)
 
 
-def at_rest(router):
-    """Nothing is in flight and every request is accounted for."""
-    eventually(lambda: metric(router, "requests_inflight") == 0, 10, "nothing is in flight")
-    ended = sum(metric(router, f"requests_{how}_total") for how in ("completed", "failed",
-                                                                    "aborted"))
-    equal(metric(router, "requests_started_total"), ended, "started")
-
-
 # ---- an engine that dies at each byte ----
 
 WHOLE = {

@@ -318,6 +318,81 @@ def a_body_that_keeps_its_rate_may_take_longer_than_body_timeout(t, io):
     equal(wire.read_response().status, 200)
 
 
+def reads_slowly(address):
+    """A client with little room of its own."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    host, port = address.rsplit(":", 1)
+    sock.connect((host, int(port)))
+    return Wire(sock, 30)
+
+
+@on_both_loops
+def a_client_that_takes_its_answer_slowly_is_not_one_that_takes_nothing(t, io):
+    size = 8 << 20
+
+    def script(wire, request):
+        wire.send(response_bytes(200, b"z" * size))
+        return True
+    router = t.router(t.engine(script), args=settings(io, client_send_timeout="2s"))
+    wire = reads_slowly(router.address)
+    wire.send(request_bytes("POST", "/v1/embeddings", chat()))
+    head, read, end = wire.read_head(), 0, time.monotonic() + 5
+    while time.monotonic() < end:  # far less than one send of the router's in each 2 s
+        read += len(wire.buffer)
+        wire.buffer = b""
+        time.sleep(0.05)
+        wire.sock.settimeout(10 * PATIENCE)
+        wire.buffer = wire.sock.recv(512)
+    check(read < size // 4, "it read too fast to show anything")
+    wire.read_body(head)
+    equal(read + len(head.body), size, "bytes")
+    equal(router.wait_log("request", path="EMBEDDINGS")["end"], "ok")
+
+
+@on_both_loops
+def a_client_that_takes_nothing_is_given_up(t, io):
+    left = []
+
+    def script(wire, request):
+        wire.send(STREAM_HEAD)
+        try:
+            while True:
+                wire.send(token("x" * 8000))
+        except OSError:
+            left.append(1)
+        return False
+    router = t.router(t.engine(script), args=settings(io, client_send_timeout="500ms"))
+    wire = reads_slowly(router.address)
+    wire.send(request_bytes("POST", "/v1/chat/completions", STREAM))
+    router.wait_log("request", seconds=10, end="client_send_timeout")
+    eventually(lambda: left, 5, "the engine is let go")
+    wire.close()
+    at_rest(router)
+
+
+@on_both_loops
+def a_half_close_that_is_believed_ends_after_every_answer(t, io):
+    def script(wire, request):
+        time.sleep(0.01)
+        wire.send(response_bytes(200, {"echo": request.json()["n"]}))
+        return True
+    router = t.router(t.engine(script), args=settings(io, on_half_close="continue"))
+
+    def post(n, size=10):
+        return request_bytes("POST", "/v1/embeddings", {"model": "m", "n": n, "x": "y" * size})
+    for count, size, rest in ((1, 10, b""), (3, 10, b""), (80, 1000, b""), (2, 10, post(9)[:-5]),
+                              (2, 10, post(9)[:40])):
+        wire = dial(router.address)
+        wire.send(b"".join(post(n, size) for n in range(count)) + rest)
+        wire.half_close()
+        equal([wire.read_response().json()["echo"] for _ in range(count)], list(range(count)))
+        equal((wire.read_head(), wire.buffer), (None, b""), "behind the last")
+        wire.close()
+    equal(len(router.log("request", end="client_gone")), 1, "the one whose body was cut")
+    at_rest(router)
+
+
 @on_both_loops
 def a_silent_stream_gets_comments_when_asked(t, io):
     def script(wire, request):

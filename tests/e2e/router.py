@@ -19,18 +19,6 @@ def chat(text="hello", **more):
     return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
 
 
-def idle(router):
-    """Every count is 0 and the conservation law holds."""
-    def settled():
-        return metric(router, "requests_inflight") == 0 and \
-            metric(router, "engine_inflight_requests") == 0 and \
-            metric(router, "memory_blocks{pool=\"bodies\"}") == 0
-    eventually(settled, 10, "nothing is in flight")
-    equal(metric(router, "requests_started_total"),
-          metric(router, "requests_completed_total") + metric(router, "requests_failed_total") +
-          metric(router, "requests_aborted_total"), "started")
-
-
 def models_known(router, engines):
     eventually(lambda: metric(router, "engine_models_known") == engines, 5, "lists are known")
 
@@ -51,7 +39,7 @@ def every_request_goes_to_the_engine_that_serves_its_model(t, io):
     equal(answer.json()["error"]["code"], "model_not_found")
     models = ask(router.address, "GET", "/v1/models").json()["data"]
     equal(sorted(m["id"] for m in models), ["lora-b", "model-a", "model-b"])
-    idle(router)
+    at_rest(router)
 
 
 @case
@@ -124,7 +112,7 @@ def only_listed_paths_are_forwarded(t):
     for path in ("/tokenize", "/v1/embeddings", "/v1/completions", "/v1/messages",
                  "/v1/responses"):
         equal(ask(router.address, "POST", path, chat()).status, 200, path)
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -180,7 +168,7 @@ def a_response_without_a_session_can_be_continued(t, io):
     equal(ask(router.address, "POST", "/v1/responses",
               {"model": "m", "input": "y", "previous_response_id": "resp_x"}).status, 200)
     equal(metric(router, "worker_starts_total"), 1, "workers")
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -206,7 +194,7 @@ def a_refused_move_leaves_the_session_at_home(t, io):
                              {"role": "assistant", "content": "ab"}]
     equal(homes[:2], [(None, "e0", 1), ("e0", "e0", 2)], "home, engine, attempt")
     equal(homes[2][0], "e0", "home of the third")
-    idle(router)
+    at_rest(router)
 
 
 # ---- bodies ----
@@ -226,7 +214,7 @@ def a_body_of_64_mib_arrives_unchanged(t, io):
     equal(len(body), 64 << 20)
     equal(ask(router.address, "POST", CHAT, body, seconds=60).status, 200)
     check(got["body"] == body, "the bytes have changed")
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -243,7 +231,7 @@ def a_longer_body_gets_413_before_it_is_sent(t, io):
     wire.send(chunk(b"y"))
     equal(wire.read_response().status, 413)
     equal(engine.completions(), [], "forwarded")
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -307,7 +295,7 @@ def read_ahead_that_ends_within_a_head_is_joined_with_what_follows(t, io):
         wire.send(request_bytes("POST", CHAT, chat("fourth")))
         equal(wire.read_response().status, 200, "the fourth")
     equal(metric(router, "worker_starts_total"), 1, "workers")
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -328,7 +316,7 @@ def a_body_that_was_cut_through_keeps_every_time_limit(t, io):
     time.sleep(0.1)
     wire.send(body[200000:])
     equal(wire.read_response().status, 504, "an engine that does not answer")
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -347,7 +335,7 @@ def bodies_that_fill_their_memory_together_do_not_block_each_other(t, io):
     told = [wire.read_response().status for wire in wires]
     check(set(told) <= {200, 503} and told.count(200) >= 10, f"answers: {told}")
     check(time.monotonic() - start < 5 * PATIENCE, "some waited for their time limit")
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -375,7 +363,7 @@ def a_dead_engine_costs_no_request(t, io):
     for _ in range(10):
         equal(ask(router.address, "POST", CHAT, chat()).status, 200)
     check(metric(router, "resent_connect_total") >= 1, "nothing was resent")
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -387,7 +375,7 @@ def no_engine_left_is_told_as_503(t, io):
     equal(answer.status, 503)
     equal(answer.get("retry-after"), "1")
     check(answer.json()["error"]["type"] == "server_error", "not in OpenAI's form")
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -404,7 +392,7 @@ def a_reused_connection_that_closes_is_tried_again_on_a_fresh_one(t, io):
     equal(ask(router.address, "POST", CHAT, chat("open")).status, 200)
     equal(ask(router.address, "POST", CHAT, chat("close")).status, 200)
     equal(metric(router, "resent_reused_total"), 1)
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -413,7 +401,7 @@ def a_fresh_connection_that_closes_is_not_tried_again(t, io):
     router = t.router(engine, args=("--io", io))
     equal(ask(router.address, "POST", CHAT, chat()).status, 502)
     equal(len(engine.completions()), 1, "attempts")
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -465,7 +453,7 @@ def a_stream_cut_by_its_engine_is_visibly_cut(t, io):
     check(not answer.complete, "it passed for whole")
     contains(answer.body, b'"content": "a"')
     equal(metric(router, "requests_failed_total"), 1)
-    idle(router)
+    at_rest(router)
 
 
 def send_what_is_taken(wire, data):
@@ -502,7 +490,7 @@ def an_early_refusal_of_a_long_body_reaches_the_client(t, io):
         equal((answer.status, answer.json()["error"]["message"]), (413, "too long for me"))
         sender.join()
         wire.close()
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -544,7 +532,7 @@ def a_client_that_leaves_takes_its_request_along_in_every_state(t, io):
     half.close()
     gate.set()
     eventually(lambda: metric(router, "requests_aborted_total") >= 2, 5, "aborts are counted")
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -559,7 +547,7 @@ def a_half_close_counts_as_leaving(t, io):
     eventually(lambda: engine.completions(), 5, "it reached the engine")
     wire.half_close()
     eventually(lambda: not engine.open, 5, "the engine's connection closed")
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -595,7 +583,7 @@ def a_client_that_does_not_read_stops_only_its_own_engine_stream(t, io):
     # Where the machine is busy, what a pause finds received already comes on top: a pool at most.
     check(metric(router, 'memory_blocks{pool="outs"}') * 4096 < 20 << 20, "output without bound")
     slow.close()
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -617,7 +605,7 @@ def junk_on_any_port_harms_nobody(t, io):
                 pass
             wire.close()
     equal(ask(router.address, "POST", CHAT, chat()).status, 200)
-    idle(router)
+    at_rest(router)
 
 
 # ---- processes ----
@@ -636,7 +624,7 @@ def a_killed_worker_is_replaced_and_sessions_stay(t, io):
     equal(ask(router.address, "POST", CHAT, body, {"x-session-id": "s"}).status, 200)
     equal(len(home.completions()), 2, "the session came home")
     equal(metric(router, "worker_starts_total"), 2)
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops
@@ -652,7 +640,7 @@ def requests_in_flight_at_a_crash_are_counted_as_lost(t, io):
     os.kill(worker_of(router), signal.SIGKILL)
     eventually(lambda: answers(router.address), 5, "the next worker answers")
     equal(metric(router, "requests_lost_total"), 5)
-    idle(router)
+    at_rest(router)
 
 
 @on_both_loops

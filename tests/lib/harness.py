@@ -692,6 +692,19 @@ def metric(router, name):
                if line.startswith((f"turnward_{name} ", f"turnward_{name}{{")))
 
 
+IN_WORK = ("requests_inflight", "engine_inflight_requests", 'memory_blocks{pool="bodies"}')
+
+
+def at_rest(router, *names):
+    """Waits until these metrics, or those of a router without requests, are 0; then every request
+    is accounted for."""
+    eventually(lambda: all(metric(router, name) == 0 for name in names or IN_WORK), 10,
+               "nothing is in flight")
+    equal(metric(router, "requests_started_total"), sum(
+        metric(router, f"requests_{how}_total") for how in ("completed", "failed", "aborted")),
+        "started")
+
+
 def answers(address):
     """True if something at the address answers GET /health with any status."""
     try:
