@@ -18,6 +18,7 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -453,8 +454,17 @@ static void pools_trim(struct worker *w)
 	w->trim_ns = w->now_ns + TRIM_NS;
 }
 
+static void date_set(struct worker *w)
+{
+	time_t now = time(NULL);
+	struct tm tm;
+
+	strftime(w->date, sizeof(w->date), "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&now, &tm));
+}
+
 static void tick(struct worker *w)
 {
+	date_set(w);
 	engines_tick(w);
 	w->stage.freed = 1; /* engines come and go, too */
 	latency_tick(w);

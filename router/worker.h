@@ -102,6 +102,7 @@ struct worker {
 	struct latency_file probe_file;
 	uint8_t probe_attached;
 	uint64_t tick_ns;    /* next once-a-second work */
+	char date[32];       /* of Date fields */
 	uint64_t publish_ns; /* next publishing of books and timing */
 	uint64_t trim_ns;    /* next giving back of memory */
 

@@ -75,6 +75,22 @@ static int extension_byte(struct http_body *body, unsigned char c)
 	return 0;
 }
 
+/*
+ * A size line costs its sender nothing and says nothing: what it has beyond 16 bytes and twice its
+ * chunk is counted against the message, so that extensions cannot outweigh the body for ever.
+ */
+static int end_of_size_line(struct http_body *body)
+{
+	uint64_t allowed = 16 + 2 * body->left, excess = (uint64_t)body->excess + body->line;
+
+	body->excess = excess > allowed ? (uint32_t)(excess - allowed) : 0;
+	if (body->excess > HTTP_CHUNK_EXCESS_MAX)
+		return -EPROTO;
+	body->state = body->left ? AT_DATA : AT_TRAILER;
+	body->line = 0;
+	return 0;
+}
+
 static int size_byte(struct http_body *body, unsigned char c)
 {
 	int digit = hex_digit(c);
@@ -100,11 +116,7 @@ static int size_byte(struct http_body *body, unsigned char c)
 	case AT_ESCAPED:
 		return extension_byte(body, c);
 	default:
-		if (c != '\n')
-			return -EPROTO;
-		body->state = body->left ? AT_DATA : AT_TRAILER;
-		body->line = 0;
-		return 0;
+		return c == '\n' ? end_of_size_line(body) : -EPROTO;
 	}
 }
 

@@ -577,6 +577,15 @@ static bool agrees(const struct http_head *head, const struct second *seen)
 	return !head->has_content_length || seen->content_length == head->content_length;
 }
 
+static bool is_last_hop(const struct http_head *head, const char *buf)
+{
+	const struct http_field *most = http_head_field(head, HTTP_FIELD_MAX_FORWARDS);
+	uint64_t hops;
+
+	return most && head->method == HTTP_METHOD_OPTIONS &&
+	       decimal(buf + most->value.at, most->value.len, &hops) && hops == 0;
+}
+
 int http_request_parse(struct http_head *head, const char *buf, size_t len)
 {
 	struct second seen = { .head = head, .buf = buf };
@@ -606,6 +615,7 @@ int http_request_parse(struct http_head *head, const char *buf, size_t len)
 		error = HTTP_ERROR_AMBIGUOUS;
 	if (error)
 		return refuse(head, error);
+	head->last_hop = is_last_hop(head, buf);
 	read_connection(head, buf);
 	read_keep_alive(head, buf);
 	read_content_type(head, buf);

@@ -17,8 +17,9 @@
 #include "router/limits.h"
 
 enum {
-	HTTP_CHUNK_LINE_MAX = 256,   /* size line of a chunk with its extensions */
-	HTTP_TRAILER_MAX = 8 * 1024, /* all trailer lines of a message together */
+	HTTP_CHUNK_LINE_MAX = 256,         /* size line of a chunk with its extensions */
+	HTTP_CHUNK_EXCESS_MAX = 16 * 1024, /* of size lines over what their chunks bring */
+	HTTP_TRAILER_MAX = 8 * 1024,       /* all trailer lines of a message together */
 };
 
 /* Everything a head or body can be refused for: name, status, code and text of the answer. */
@@ -82,6 +83,7 @@ enum http_method {
 	X(HOST, "host", E)                               \
 	X(HTTP2_SETTINGS, "http2-settings", H)           \
 	X(KEEP_ALIVE, "keep-alive", H)                   \
+	X(MAX_FORWARDS, "max-forwards", E)               \
 	X(PROXY_AUTHENTICATE, "proxy-authenticate", H)   \
 	X(PROXY_AUTHORIZATION, "proxy-authorization", H) \
 	X(PROXY_CONNECTION, "proxy-connection", H)       \
@@ -131,9 +133,10 @@ struct http_head {
 	uint8_t minor;   /* HTTP/1.minor */
 	bool keep_alive; /* the sender keeps the connection after this message */
 	bool expect_continue;
-	bool upgrade; /* asked for; never forwarded */
-	bool sse;     /* content-type is text/event-stream */
-	bool json;    /* content-type is application/json or .../...+json */
+	bool upgrade;  /* asked for; never forwarded */
+	bool last_hop; /* OPTIONS with Max-Forwards: 0, to be answered here */
+	bool sse;      /* content-type is text/event-stream */
+	bool json;     /* content-type is application/json or .../...+json */
 	uint32_t keep_alive_timeout_s, keep_alive_max; /* of Keep-Alive; 0: not said */
 	uint64_t content_length; /* HTTP_LENGTH; also what a HEAD answer says */
 	bool has_content_length;
@@ -173,6 +176,7 @@ struct http_body {
 	uint64_t left;    /* of the body (LENGTH) or the chunk */
 	uint64_t decoded; /* bytes handed out so far */
 	uint32_t line;    /* bytes of the current chunk line or of all trailers */
+	uint32_t excess;  /* of size lines so far */
 	uint8_t framing;  /* enum http_framing */
 	uint8_t state;
 };
@@ -218,6 +222,7 @@ struct http_answer {
 	bool close;             /* our connection ends after this answer */
 	bool keep_alive_1_0;    /* a HTTP/1.0 client asked to keep it and may */
 	const char *request_id; /* sets x-request-id; NULL: the engine's passes */
+	const char *date;       /* for an answer that has none, or NULL */
 	const char *extra;      /* whole lines with CR LF, or NULL */
 };
 
@@ -231,6 +236,7 @@ struct http_failure {
 	const char *code;       /* NULL: null */
 	const char *message;    /* escaped here, cut at 1 KiB */
 	const char *request_id; /* or NULL */
+	const char *date;       /* or NULL */
 	uint32_t retry_after_s; /* 0: no Retry-After */
 	bool close;             /* adds Connection: close */
 	bool head_only;         /* answers a HEAD: no body */

@@ -135,6 +135,35 @@ static void put_forwarded_for(struct sink *sink, const struct http_head *head, c
 	put_text(sink, "\r\n");
 }
 
+/* Max-Forwards of OPTIONS counts the hops that are left (RFC 9110, 7.6.2); what is none stays. */
+static bool put_hops_left(struct sink *sink, const char *buf, struct http_slice value)
+{
+	uint64_t hops = 0;
+
+	for (unsigned i = 0; i < value.len; i++) {
+		unsigned digit = (unsigned char)buf[value.at + i] - '0';
+
+		if (digit > 9 || hops > UINT32_MAX)
+			return false;
+		hops = hops * 10 + digit;
+	}
+	if (hops == 0)
+		return false;
+	put_text(sink, "Max-Forwards: ");
+	put_count(sink, hops - 1);
+	put_text(sink, "\r\n");
+	return true;
+}
+
+static void put_request_field(struct sink *sink, const struct http_head *head, const char *buf,
+			      const struct http_field *field)
+{
+	if (field->id == HTTP_FIELD_MAX_FORWARDS && head->method == HTTP_METHOD_OPTIONS &&
+	    put_hops_left(sink, buf, field->value))
+		return;
+	put_field(sink, buf, field);
+}
+
 static bool wants_length(enum http_method method)
 {
 	return method == HTTP_METHOD_POST || method == HTTP_METHOD_PUT ||
@@ -157,7 +186,7 @@ int http_request_write(char *out, size_t size, const struct http_head *head, con
 	}
 	for (unsigned i = 0; i < head->fields; i++)
 		if (request_field_passes(&head->field[i], head, how))
-			put_field(&sink, buf, &head->field[i]);
+			put_request_field(&sink, head, buf, &head->field[i]);
 	if (how->authorization && *how->authorization)
 		put_line(&sink, "Authorization", how->authorization);
 	if (how->request_id)
@@ -222,6 +251,8 @@ int http_response_write(char *out, size_t size, const struct http_head *head, co
 	}
 	if (how->request_id)
 		put_line(&sink, "x-request-id", how->request_id);
+	if (how->date && !http_head_field(head, HTTP_FIELD_DATE))
+		put_line(&sink, "Date", how->date);
 	/* A buffering proxy in front of us would hold tokens back. */
 	if (head->sse && !http_head_field(head, HTTP_FIELD_ACCEL_BUFFERING))
 		put_text(&sink, "X-Accel-Buffering: no\r\n");
@@ -281,6 +312,8 @@ int http_error_write(char *out, size_t size, const struct http_failure *failure,
 	put_length(&sink, body.len);
 	if (failure->request_id)
 		put_line(&sink, "x-request-id", failure->request_id);
+	if (failure->date)
+		put_line(&sink, "Date", failure->date);
 	if (failure->retry_after_s) {
 		put_text(&sink, "Retry-After: ");
 		put_count(&sink, failure->retry_after_s);

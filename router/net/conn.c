@@ -251,6 +251,7 @@ enum conn_state exchange_fail(struct worker *w, struct conn *c, enum conn_end en
 		.code = x->error_code ? x->error_code : info->code,
 		.message = x->error_text ? x->error_text : info->text,
 		.request_id = x->id[0] ? x->id : NULL,
+		.date = w->date,
 		.retry_after_s = info->status == 503 ? 1 : 0,
 		.close = !can_stay(w, c, x),
 		.head_only = x->head_only,
@@ -282,8 +283,8 @@ enum conn_state exchange_answer(struct worker *w, struct conn *c, int status, co
 	char head[512];
 	int n = snprintf(head, sizeof(head),
 			 "HTTP/1.1 %d %s\r\ncontent-type: %s\r\ncontent-length: %zu\r\n"
-			 "x-request-id: %s\r\n%s\r\n",
-			 status, http_status_text(status), type, len, x->id,
+			 "date: %s\r\nx-request-id: %s\r\n%s\r\n",
+			 status, http_status_text(status), type, len, w->date, x->id,
 			 can_stay(w, c, x) ? (x->minor ? "" : "connection: keep-alive\r\n")
 					   : "connection: close\r\n");
 

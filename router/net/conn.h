@@ -207,6 +207,7 @@ struct exchange {
 	uint8_t trial;          /* its outcome opens or shuts an engine (health.h) */
 	uint8_t heard;          /* a byte of an answer has come over this connection */
 	uint8_t settled;        /* it is not sent again: what that would need is given back */
+	uint8_t interims;       /* 1xx heads of it */
 	const struct block *at; /* send cursor: the block and offset next to go out */
 	uint32_t at_offset;
 	struct block *out_head; /* the head written for the engine */

@@ -33,7 +33,7 @@ enum conn_state dispatch_start(struct worker *w, struct conn *c, int fresh)
 	x->reused = link->reused;
 	x->at = NULL;
 	x->at_offset = 0;
-	x->sent = x->heard = 0;
+	x->sent = x->heard = x->interims = 0;
 	x->sent_bytes = x->queued_bytes = 0;
 	x->attempts++;
 	x->trial |= health_dispatched(&e->health);

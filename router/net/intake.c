@@ -424,7 +424,7 @@ static enum conn_state head_done(struct worker *w, struct conn *c, const uint8_t
 	err = admit(w, c, &w->head, buf);
 	if (err < 0)
 		return exchange_fail(w, c, -err);
-	if (c->admin || route_is_own(&x->target)) {
+	if (c->admin || route_is_own(&x->target) || w->head.last_hop) {
 		if (!x->complete)
 			c->close_after = 1; /* a body that nobody wants */
 		else

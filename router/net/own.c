@@ -123,6 +123,8 @@ enum conn_state own_answer(struct worker *w, struct conn *c)
 	const char *query = memchr(path, '?', w->head.path.len);
 	size_t len = query ? (size_t)(query - path) : w->head.path.len;
 
+	if (w->head.last_hop)
+		return exchange_answer(w, c, 200, "text/plain; charset=utf-8", "", 0);
 	if (x->method != HTTP_METHOD_GET && x->method != HTTP_METHOD_HEAD) {
 		x->error_status = 405;
 		x->error_code = "method_not_allowed";

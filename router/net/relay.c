@@ -10,9 +10,9 @@
 #include <string.h>
 
 enum {
-	RELAY_PIECES = 32,      /* decoded pieces of one read that make one chunk */
-	RETRY_AFTER_MAX_S = 60, /* an engine is not shut out for longer on its own word */
-	RELAY_INTERIM_MAX = 16, /* 1xx heads that one answer may have */
+	RELAY_PIECES = 32,       /* decoded pieces of one read that make one chunk */
+	RETRY_AFTER_MAX_S = 60,  /* an engine is not shut out for longer on its own word */
+	RELAY_INTERIM_MAX = 100, /* 1xx heads that one answer may have */
 };
 
 /* The client takes too slowly: this engine's stream is not read on, no other is touched. */
@@ -228,7 +228,8 @@ static int begin(struct worker *w, struct conn *c, const struct http_head *head,
 	struct block *b = slab_take(&w->heads);
 	struct http_answer how = { .framing = head->framing,
 				   .content_length = head->content_length,
-				   .request_id = x->id };
+				   .request_id = x->id,
+				   .date = w->date };
 	char extra[256 + SETTINGS_WORD_MAX];
 	size_t len;
 	int err;
@@ -350,7 +351,7 @@ enum conn_state relay_head_bytes(struct worker *w, struct conn *c, const struct 
 	size_t len = in->len, end;
 
 	x->heard = 1;
-	for (int i = 0; i < RELAY_INTERIM_MAX; i++) {
+	while (x->interims < RELAY_INTERIM_MAX) {
 		if (x->answer_head) {
 			struct block *b = x->answer_head;
 			size_t had = b->end, room = LIMIT_HEAD_BYTES - had;
@@ -369,6 +370,7 @@ enum conn_state relay_head_bytes(struct worker *w, struct conn *c, const struct 
 			len -= end - had;
 			if (interim(w, x, b->data, end)) {
 				slab_give(&w->heads, b);
+				x->interims++;
 				continue;
 			}
 			next = head_done(w, c, (char *)b->data, end, data, len);
@@ -380,6 +382,7 @@ enum conn_state relay_head_bytes(struct worker *w, struct conn *c, const struct 
 			return head_done(w, c, (const char *)data, end, data + end, len - end);
 		data += end;
 		len -= end;
+		x->interims += end > 0;
 		if (len == 0)
 			return CONN_WAIT;
 		if (end)

@@ -6,12 +6,13 @@ import signal
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
-from harness import LOOPS, Failed, Test  # noqa: E402
+from harness import LOOPS, Failed, Test, settings  # noqa: E402
 from wirecases import Recorder, Stage, read_cases  # noqa: E402
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "http")
-LIMITS = {"max_body": "1M", "head_timeout": "1s", "body_timeout": "1s", "first_byte_timeout": "1s",
-          "stream_idle_timeout": "1s", "models_period": "1h"}
+LIMITS = {"max_body": "1M", "models_period": "1h"}
+HASTY = {"head_timeout": "1s", "body_timeout": "1s", "first_byte_timeout": "1s",
+         "stream_idle_timeout": "1s"}  # for cases in which one lapses: [lapse]
 
 
 def cases_of(kind):
@@ -29,11 +30,13 @@ def main():
     for io in LOOPS:
         test = Test(io)
         recorder = Recorder()
-        args = [w for k, v in LIMITS.items() for w in ("--set", f"{k}={v}")]
-        router = test.router(recorder.url, args=["--io", io] + args)
-        stage = Stage(router.address, recorder)
+        patient = test.router(recorder.url, args=settings(io, **LIMITS))
+        hasty = test.router(recorder.url, args=settings(io, **LIMITS, **HASTY) +
+                            ["--region", test.path("hasty")])
+        stages = [Stage(router.address, recorder) for router in (patient, hasty)]
         for kind, _, case in (k for k in kinds if k[1] == io):
             number += 1
+            stage = stages["lapse" in case.tags]
             play = stage.play_request if kind == "requests" else stage.play_response
             try:
                 complaint = play(case)

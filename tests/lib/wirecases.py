@@ -248,8 +248,9 @@ class Answer:
         self.closed = False
 
 
-def read_answers(wire, count, method, answer):
-    """Reads until `count` final answers are whole or the connection ended."""
+def read_answers(wire, count, methods, answer):
+    """Reads until `count` final answers are whole or the connection ended. The last of the methods
+    is that of all further requests."""
     while len(answer.messages) < count:
         head = wire.read_head()
         if head is None:
@@ -261,6 +262,7 @@ def read_answers(wire, count, method, answer):
             answer.interim.append(head.status)
             continue
         answer.messages.append(head)
+        method = methods[min(len(answer.messages), len(methods)) - 1]
         if method == "HEAD" or head.status in (204, 304):
             head.complete = True
         else:
@@ -310,7 +312,7 @@ class Stage:
         self.recorder.clear()
         wire = dial(self.address, 5)
         answer = Answer()
-        method = case.value("method", "POST")
+        methods = case.value("method", "POST").split()
         count = int(case.value("answers", "1"))
         try:
             for piece in case.pieces:
@@ -321,7 +323,7 @@ class Stage:
                         wire.send(piece)
                         if len(case.pieces) > 1:
                             threading.Event().wait(PAUSE_S)
-            read_answers(wire, count, method, answer)
+            read_answers(wire, count, methods, answer)
             refused = case.outcome[0][0] == "refuse"
             ask_again = case.value("then") or (refused and answer.messages and
                                                answer.messages[-1].status >= 400)
@@ -428,7 +430,7 @@ class Stage:
         method = kind if kind in ("HEAD", "GET") else "POST"
         try:
             wire.send(asks(kind))
-            read_answers(wire, 1, method, answer)
+            read_answers(wire, 1, [method], answer)
             reuse = self._reusable(wire, answer) if case.value("then") else None
         except Failed as complaint:
             failure = str(complaint)
@@ -493,6 +495,8 @@ class Stage:
                   f"{name}: {message.all(name)}")
         for text in case.values("lacks"):
             check(not message.all(text), f"the client got {text}: {message.all(text)}")
+        for text in case.values("once"):
+            check(len(message.all(text)) == 1, f"{text} came {len(message.all(text))} times")
         for text in case.values("interim"):
             check(int(text) in answer.interim, f"no {text} came first: {answer.interim}")
         lengths, codings = message.all("content-length"), message.all("transfer-encoding")

@@ -12,8 +12,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "lib"))
 sys.path.insert(0, os.path.join(HERE, ".."))
 import peers  # noqa: E402
-from conformance import LIMITS, cases_of  # noqa: E402
-from harness import Failed, Skip, Test, dial, eventually  # noqa: E402
+from conformance import HASTY, LIMITS, cases_of  # noqa: E402
+from harness import Failed, Skip, Test, dial, eventually, settings  # noqa: E402
 from wirecases import Recorder, Stage  # noqa: E402
 
 COLUMNS = ("turnward uring", "turnward epoll") + peers.NAMES
@@ -29,8 +29,8 @@ def listening(address):
 
 def start(test, column, recorder):
     if column.startswith("turnward"):
-        args = [w for k, v in LIMITS.items() for w in ("--set", f"{k}={v}")]
-        return test.router(recorder.url, args=["--io", column.split(" ")[1]] + args)
+        return test.router(recorder.url,
+                           args=settings(column.split(" ")[1], **LIMITS, **HASTY))
     process = peers.start(test, column, [f"127.0.0.1:{recorder.port}"], limit_s=1)
     eventually(lambda: process._expect_alive() and listening(process.address), 20,
                f"{column} listens")
