@@ -569,11 +569,8 @@ def a_client_that_does_not_read_stops_only_its_own_engine_stream(t, io):
             return False
         return FakeEngine.answer_shortly(wire, request)
     router = t.router(t.engine(script), args=("--io", io))
-    slow = socket.socket()
-    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
-    host, port = router.address.rsplit(":", 1)
-    slow.connect((host, int(port)))
-    slow.sendall(request_bytes("POST", CHAT, chat("slow", stream=True)))
+    slow = dial_narrow(router.address)
+    slow.send(request_bytes("POST", CHAT, chat("slow", stream=True)))
     eventually(lambda: sent and time.sleep(0.7) is None and sum(sent) > 0, 10, "it streams")
     before = sum(sent)
     for _ in range(20):

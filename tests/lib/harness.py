@@ -395,6 +395,15 @@ def dial(address, seconds=10):
     return Wire(sock, seconds)
 
 
+def dial_narrow(address, seconds=30):
+    """A client with little room for what it does not read."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    host, _, port = address.rpartition(":")
+    sock.connect((host, int(port)))
+    return Wire(sock, seconds)
+
+
 def request_bytes(method, target, body=b"", fields=(), host="turnward.test"):
     if isinstance(body, (dict, list)):
         body = json.dumps(body)
@@ -638,13 +647,14 @@ class Test:
     def router(self, *engines, args=(), seconds=10, env=None, ready=True):
         """A router over these engines (FakeEngines, URLs or NAME=URLs), with region and admin
         socket of the case's own; returns the process with .address and .admin set."""
-        port = self.port()
+        port, args = self.port(), list(args)
+        region = args[args.index("--region") + 1] if "--region" in args else self.region
         given = []
         for engine in engines:
             given += ["--engine", engine if isinstance(engine, str) else engine.url]
-        admin = f"unix:{self.region}/admin.sock"
+        admin = f"unix:{region}/admin.sock"
         process = self.start("turnward-router", "--listen", f"127.0.0.1:{port}", "--region",
-                             self.region, *given, *args, env=env)
+                             region, *given, *args, env=env)
         process.address, process.admin = f"127.0.0.1:{port}", admin
         if ready:
             eventually(lambda: process._expect_alive() and answers(process.address), seconds,
