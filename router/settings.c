@@ -124,6 +124,8 @@ const struct conf_key router_keys[] = {
 	  "sessions whose home and length are remembered" },
 	{ "router", "slow_start", CONF_TIME, AT(slow_start), "10s", 0, 3600, NULL, F,
 	  "an engine that came back is charged a fifth of this per request in it, fading over it" },
+	{ "router", "stream_hint", CONF_BOOL, AT(stream_hint), "yes", 0, 0, NULL, R,
+	  "mark streamed requests to engines with x-turnward-stream: 1, for turnward-probe" },
 	{ "router", "stream_idle_timeout", CONF_TIME, AT(stream_idle_timeout), "60s", 0.001, 86400,
 	  NULL, F, "longest pause within an engine's answer once it has begun" },
 	{ "router", "time_scale", CONF_REAL, AT(time_scale), "1", 0.001, 1000, NULL, R,

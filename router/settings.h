@@ -63,7 +63,7 @@ struct router_settings {
 	int paths_all;
 	char api_keys[SETTINGS_PATH_MAX];
 	char engine_key[SETTINGS_SECRET_MAX];
-	uint64_t debug_headers, on_half_close, retry_reused;
+	uint64_t debug_headers, on_half_close, retry_reused, stream_hint;
 	uint64_t forwarded_for;      /* enum settings_forwarded */
 	char via[SETTINGS_WORD_MAX]; /* our name in Via; "" = no Via */
 

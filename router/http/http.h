@@ -94,6 +94,7 @@ enum http_method {
 	X(TRAILER, "trailer", H)                         \
 	X(TRANSFER_ENCODING, "transfer-encoding", H)     \
 	X(TURNWARD_INTERNAL, "x-turnward-internal", H)   \
+	X(TURNWARD_STREAM, "x-turnward-stream", H)       \
 	X(UPGRADE, "upgrade", H)                         \
 	X(VIA, "via", E)                                 \
 	X(X_FORWARDED_FOR, "x-forwarded-for", E)

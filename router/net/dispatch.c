@@ -137,6 +137,10 @@ static int write_head(struct worker *w, struct exchange *x)
 		.framing = x->framing == HTTP_NO_BODY ? HTTP_NO_BODY : HTTP_LENGTH,
 		.content_length = x->framing == HTTP_LENGTH ? x->length : x->received,
 		.request_id = x->id,
+		/* Its body may tell so far behind the head, where the probe does not look. */
+		.extra = x->stream && x->generates && w->set->stream_hint
+				 ? "x-turnward-stream: 1\r\n"
+				 : NULL,
 	};
 	size_t len;
 	int err;

@@ -275,7 +275,8 @@ static void a_forwarded_head_keeps_all_that_is_end_to_end(void **state)
 			"chunked\r\n"
 			"Connection: keep-alive, X-B\r\nX-B: gone\r\nExpect: 100-continue\r\nX-A: "
 			"w\r\n"
-			"Authorization: Bearer k\r\nx-turnward-internal: 1\r\nTE: trailers\r\n\r\n",
+			"Authorization: Bearer k\r\nx-turnward-internal: 1\r\nx-turnward-stream: "
+			"1\r\nTE: trailers\r\n\r\n",
 			&how),
 		"POST /v1/x?y HTTP/1.1\r\nhOsT: h\r\nX-A: v\r\nX-A: w\r\nAuthorization: Bearer "
 		"k\r\n"
