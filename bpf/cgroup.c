@@ -84,7 +84,7 @@ static int full_path(struct cgroup *c, const char *wanted, char *why)
 	return n < CGROUP_PATH_MAX ? 0 : -ENAMETOOLONG;
 }
 
-int cgroup_open(struct cgroup *ret_cgroup, const char *wanted, char why[CGROUP_WHY_MAX])
+static int open_folder(struct cgroup *ret_cgroup, const char *wanted, int makes, char *why)
 {
 	struct cgroup c = { .fd = -1 };
 	int err = full_path(&c, wanted, why);
@@ -92,7 +92,7 @@ int cgroup_open(struct cgroup *ret_cgroup, const char *wanted, char why[CGROUP_W
 	if (err < 0)
 		return err;
 	c.fd = open(c.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (c.fd < 0 && errno == ENOENT) {
+	if (c.fd < 0 && errno == ENOENT && makes) {
 		err = make(c.path);
 		if (err < 0) {
 			snprintf(why, CGROUP_WHY_MAX, "%.150s cannot be made: %s", c.path,
@@ -113,10 +113,33 @@ int cgroup_open(struct cgroup *ret_cgroup, const char *wanted, char why[CGROUP_W
 	return 0;
 }
 
+int cgroup_open(struct cgroup *ret_cgroup, const char *wanted, char why[CGROUP_WHY_MAX])
+{
+	return open_folder(ret_cgroup, wanted, 1, why);
+}
+
+int cgroup_find(struct cgroup *ret_cgroup, const char *wanted, char why[CGROUP_WHY_MAX])
+{
+	return open_folder(ret_cgroup, wanted, 0, why);
+}
+
 void cgroup_close(struct cgroup *cgroup)
 {
 	fd_drop(&cgroup->fd);
 	cgroup->fd = -1;
+}
+
+int cgroup_stands(const struct cgroup *cgroup)
+{
+	struct stat mine, named;
+
+	return fstat(cgroup->fd, &mine) == 0 && stat(cgroup->path, &named) == 0 &&
+	       mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
+}
+
+int cgroup_is(const struct cgroup *cgroup, const char *below)
+{
+	return strcmp(cgroup->below, below) == 0 && cgroup_stands(cgroup);
 }
 
 int cgroup_of(int pid, char ret_path[CGROUP_PATH_MAX])

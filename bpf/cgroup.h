@@ -21,10 +21,18 @@ struct cgroup {
  * -errno with `why`.
  */
 int cgroup_open(struct cgroup *ret_cgroup, const char *wanted, char why[CGROUP_WHY_MAX]);
+/* The same, and what is not there is not made: -ENOENT. */
+int cgroup_find(struct cgroup *ret_cgroup, const char *wanted, char why[CGROUP_WHY_MAX]);
 void cgroup_close(struct cgroup *cgroup);
 
 /* The cgroup2 folder that a process is in, below the root ("/" is the root). 0 or -errno. */
 int cgroup_of(int pid, char ret_path[CGROUP_PATH_MAX]);
+
+/* 1 while the folder is there that is open here; a new one under its name is another. */
+int cgroup_stands(const struct cgroup *cgroup);
+
+/* 1 if it is the folder that `below` names now. */
+int cgroup_is(const struct cgroup *cgroup, const char *below);
 
 /* 1 if a process in `inside` is seen from `from`; both as cgroup_of() gives them. */
 int cgroup_contains(const char *from, const char *inside);

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bpf/cgroup.h"
 #include "bpf/collect.h"
 #include "bpf/lease.h"
+#include "bpf/place.h"
 #include "bpf/probe.h"
 #include "bpf/samples.h"
 #include "bpf/show.h"
@@ -49,7 +49,7 @@ static const struct opt options[] = {
 	  .id = OPT_REGION },
 	{ .name = "cgroup",
 	  .value = "PATH",
-	  .help = "watch the processes of this cgroup2 only (all)",
+	  .help = "watch this cgroup2 (the router's; / is all)",
 	  .id = OPT_CGROUP },
 	{ .name = "samples",
 	  .value = "FILE",
@@ -103,7 +103,7 @@ struct daemon_options {
 
 struct daemon {
 	struct daemon_options options;
-	struct cgroup cgroup;
+	struct place place;
 	struct probe *probe;
 	struct targets targets;
 	struct collect collect;
@@ -117,8 +117,7 @@ struct daemon {
 	uint64_t taken, ended; /* records, and those of them that end a request */
 	uint64_t publish_ns;   /* done last */
 	uint64_t tick_ns, show_ns;
-	uint8_t news;    /* records came since the last publishing */
-	int outside_pid; /* a router that was said to be outside the cgroup */
+	uint8_t news; /* records came since the last publishing */
 	sigset_t wait_mask;
 };
 
@@ -354,29 +353,6 @@ static int watch_targets(struct daemon *d)
 	return err;
 }
 
-/* Its sockets belong to where it was when it made them: outside, nothing of it is seen. */
-static void check_router(struct daemon *d)
-{
-	char error[REGION_ERROR_MAX], inside[CGROUP_PATH_MAX];
-	struct router_file file;
-	int pid = 0;
-
-	if (!d->options.cgroup || !d->lease.open ||
-	    router_file_attach(&file, &d->lease.region, error) < 0)
-		return;
-	if (region_file_alive(&file.file) == 1)
-		pid = (int)((const struct region_header *)file.file.map)->writer_pid;
-	router_file_drop(&file);
-	if (pid == 0 || pid == d->outside_pid || cgroup_of(pid, inside) < 0 ||
-	    cgroup_contains(d->cgroup.below, inside))
-		return;
-	d->outside_pid = pid;
-	log_say(LOG_WARN,
-		"the router (pid %d) is in cgroup %s, outside of %s: none of its connections is "
-		"seen; start it in there, or leave --cgroup out",
-		pid, inside, d->cgroup.path);
-}
-
 static void keep_lease(struct daemon *d)
 {
 	static const struct {
@@ -399,6 +375,70 @@ static void keep_lease(struct daemon *d)
 			d->lease.error);
 }
 
+/* ---- the place in the cgroup tree ---- */
+
+static void describe(struct daemon *d)
+{
+	struct latency_info info = { .started_ns = d->now_ns,
+				     .attached = 1,
+				     .window_ns = d->options.window_ns };
+	const char *cgroup = d->place.cgroup.path;
+	struct log_line line;
+
+	snprintf(info.source, sizeof(info.source), "%s", probe_variant(d->probe));
+	snprintf(info.detail, sizeof(info.detail), "every socket made in cgroup %.100s (%s)",
+		 cgroup, place_words(&d->place));
+	lease_describe(&d->lease, &info);
+	log_begin(&line, LOG_INFO, "attached");
+	log_str(&line, "region", d->lease.open ? d->lease.region.path : "none");
+	log_str(&line, "cgroup", cgroup);
+	log_str(&line, "chosen", place_words(&d->place));
+	log_str(&line, "variant", info.source);
+	log_u64(&line, "engines", d->targets.nr);
+	log_end(&line);
+	if (d->place.cgroup.made)
+		log_say(LOG_WARN,
+			"cgroup %s was made and is empty: start the router in it "
+			"(echo $$ > %s/cgroup.procs, then the router)",
+			cgroup, cgroup);
+}
+
+/* What waits was sent by sockets that may be out of sight now, and would wait for ever. */
+static enum open_socket out_of_sight(void *ctx, struct open_entry *entry)
+{
+	return entry->token ? OPEN_SOCKET_SILENT : OPEN_SOCKET_GONE;
+}
+
+/* Sockets belong to the cgroup that their maker was in when it made them. 1 = another place. */
+static int follow_router(struct daemon *d)
+{
+	char inside[CGROUP_PATH_MAX];
+	struct place to;
+	int err;
+
+	if (!d->lease.open)
+		return 0;
+	if (place_misses_router(&d->place, &d->lease.region, inside))
+		log_say(LOG_WARN,
+			"the router (pid %d) is in cgroup %s, outside of %s: none of its "
+			"connections is seen; start it in there, or leave --cgroup out",
+			d->place.outside_pid, inside, d->place.cgroup.path);
+	if (!place_moved(&d->place, &d->lease.region, &to))
+		return 0;
+	err = probe_move(d->probe, to.cgroup.fd);
+	if (err < 0) {
+		log_say(LOG_ERROR, "cgroup %s (%s) cannot be attached to: %s", to.cgroup.path,
+			place_words(&to), strerror(-err));
+		cgroup_close(&to.cgroup);
+		return 0;
+	}
+	cgroup_close(&d->place.cgroup);
+	d->place = to;
+	open_doubt(&d->collect.open);
+	open_settle(&d->collect.open, out_of_sight, NULL);
+	return 1;
+}
+
 static void tick(struct daemon *d)
 {
 	d->tick_ns = d->now_ns;
@@ -410,7 +450,8 @@ static void tick(struct daemon *d)
 	if (open_expire(&d->collect.open, d->now_ns))
 		log_say(LOG_INFO, "requests older than %d s are no longer counted as waiting",
 			OPEN_AGE_MAX_S);
-	check_router(d);
+	if (follow_router(d))
+		describe(d);
 }
 
 /* ---- the life of a probe ---- */
@@ -444,30 +485,6 @@ static void rest(const struct daemon *d)
 	struct timespec wait = { .tv_nsec = (long)ms * NS_PER_MS };
 
 	ppoll(NULL, 0, &wait, &d->wait_mask);
-}
-
-static void describe(struct daemon *d)
-{
-	struct latency_info info = { .started_ns = d->now_ns,
-				     .attached = 1,
-				     .window_ns = d->options.window_ns };
-	struct log_line line;
-
-	snprintf(info.source, sizeof(info.source), "%s", probe_variant(d->probe));
-	snprintf(info.detail, sizeof(info.detail), "every socket made in cgroup %.150s",
-		 d->cgroup.path);
-	lease_describe(&d->lease, &info);
-	log_begin(&line, LOG_INFO, "attached");
-	log_str(&line, "region", d->lease.open ? d->lease.region.path : "none");
-	log_str(&line, "cgroup", d->cgroup.path);
-	log_str(&line, "variant", info.source);
-	log_u64(&line, "engines", d->targets.nr);
-	log_end(&line);
-	if (d->cgroup.made)
-		log_say(LOG_WARN,
-			"cgroup %s was made and is empty: start the router in it "
-			"(echo $$ > %s/cgroup.procs, then the router)",
-			d->cgroup.path, d->cgroup.path);
 }
 
 /* 0 or the exit code to end with at once. */
@@ -528,13 +545,13 @@ static int start(struct daemon *d)
 
 	if (code)
 		return code;
-	err = cgroup_open(&d->cgroup, d->options.cgroup, why);
+	err = place_open(&d->place, d->options.cgroup, d->options.engines > 0, why);
 	if (err < 0) {
 		if (d->options.cgroup)
 			d->options.require = 1; /* asked for by name: not passed over */
 		return fall_back(d, err, why);
 	}
-	d->options.probe.cgroup_fd = d->cgroup.fd;
+	d->options.probe.cgroup_fd = d->place.cgroup.fd;
 	err = probe_open(&d->probe, &d->options.probe, reason);
 	if (err < 0)
 		return fall_back(d, err, reason);
@@ -547,6 +564,7 @@ static int start(struct daemon *d)
 		return EXIT_RUNTIME;
 	}
 	collect_init(&d->collect);
+	follow_router(d);
 	describe(d);
 	while (err == 0 && !stop_asked) {
 		err = turn(d);
@@ -567,7 +585,7 @@ int main(int argc, char **argv)
 	stop_signals(&d.wait_mask); /* first: from the first instant on a stop is clean */
 	options_read(&d.options, argc, argv);
 	log_open(program.name, d.options.log_level);
-	d.cgroup.fd = d.samples.fd = -1;
+	d.place.cgroup.fd = d.samples.fd = -1;
 	d.now_ns = clock_ns();
 	code = start(&d);
 	if (d.probe)
@@ -576,7 +594,7 @@ int main(int argc, char **argv)
 		code = EXIT_RUNTIME;
 	lease_close(&d.lease);
 	collect_fini(&d.collect);
-	cgroup_close(&d.cgroup);
+	cgroup_close(&d.place.cgroup);
 	if (stop_asked)
 		log_say(LOG_INFO, "stopped");
 	log_drain(200);

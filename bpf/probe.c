@@ -205,9 +205,27 @@ static int on_record(void *context, void *data, size_t size)
 	return 0;
 }
 
+int probe_move(struct probe *probe, int cgroup_fd)
+{
+	struct bpf_link *sent = NULL, *received = NULL;
+	int err = attach_program(probe, "turnward_sent", cgroup_fd, &sent);
+
+	if (!err)
+		err = attach_program(probe, "turnward_received", cgroup_fd, &received);
+	if (err) {
+		bpf_link__destroy(sent);
+		return err;
+	}
+	bpf_link__destroy(probe->sent);
+	bpf_link__destroy(probe->received);
+	probe->sent = sent;
+	probe->received = received;
+	return 0;
+}
+
 static int attach(struct probe *probe, int cgroup_fd)
 {
-	int records = bpf_object__find_map_fd_by_name(probe->object, "records"), err;
+	int records = bpf_object__find_map_fd_by_name(probe->object, "records");
 
 	probe->engines = bpf_object__find_map_fd_by_name(probe->object, "engines");
 	probe->counters = bpf_object__find_map_fd_by_name(probe->object, "counters");
@@ -215,10 +233,7 @@ static int attach(struct probe *probe, int cgroup_fd)
 	probe->ring = ring_buffer__new(records, on_record, probe, NULL);
 	if (!probe->ring)
 		return -errno;
-	err = attach_program(probe, "turnward_sent", cgroup_fd, &probe->sent);
-	if (!err)
-		err = attach_program(probe, "turnward_received", cgroup_fd, &probe->received);
-	return err;
+	return probe_move(probe, cgroup_fd);
 }
 
 static int check_cgroup(int fd, char *ret_reason)

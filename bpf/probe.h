@@ -46,6 +46,9 @@ int probe_open(struct probe **ret_probe, const struct probe_options *options,
 /* Detaches at once; what was not drained is lost. */
 void probe_close(struct probe *probe);
 
+/* Attaches to another cgroup instead. On failure -errno, and it stays where it was. */
+int probe_move(struct probe *probe, int cgroup_fd);
+
 /* "cgroup_skb" or "cgroup_skb, bounded loop". */
 const char *probe_variant(const struct probe *probe);
 

@@ -18,6 +18,11 @@ void probe_close(struct probe *probe)
 {
 }
 
+int probe_move(struct probe *probe, int cgroup_fd)
+{
+	return -EOPNOTSUPP;
+}
+
 const char *probe_variant(const struct probe *probe)
 {
 	return "none";

@@ -133,6 +133,24 @@ def without_capabilities_it_says_what_is_missing_and_how_to_grant_it(t):
     t.run(*drop, "--require-bpf", code=5)
 
 
+@case
+def streams_are_marked_for_the_probe_and_by_the_router_only(t):
+    heard = []
+
+    def script(wire, request):
+        heard.append(request.get("x-turnward-stream"))
+        return answer_with_usage(wire, request)
+    engine = t.engine(script, models=(MODEL,))
+    router = t.router(f"a={engine.url}")
+    stream(router.address)
+    for fields in ((), {"x-turnward-stream": "1"}):
+        ask(router.address, "POST", CHAT, {"model": MODEL, "messages": [
+            {"role": "user", "content": "hello"}]}, fields)
+    router.stop()
+    stream(t.router(f"a={engine.url}", args=("--set", "stream_hint=no")).address)
+    equal(heard, ["1", None, None, None], "the mark")
+
+
 def reachable(t, name):
     """A copy of the program where anybody may run it."""
     path = t.path(name)
@@ -276,15 +294,75 @@ def a_given_cgroup_shows_the_router_in_it_and_a_router_outside_is_told_of(t):
         time.sleep(0.3)
         equal(record(t, "a")["n"], 0, "what was made outside is not seen")
         time.sleep(3.5)  # until the router has given its idle connection up
-        for pid in (router.pid, *children(router.pid)):
-            with open(f"{cgroup}/cgroup.procs", "w", encoding="ascii") as file:
-                file.write(str(pid))
+        enter(cgroup, router)
         stream(router.address)
         stream(engine.address)  # ours is elsewhere
         eventually(lambda: record(t, "a")["n"] == 1, 10, "what is made inside is seen")
         time.sleep(0.3)
         equal(record(t, "a")["n"], 1, "first tokens")
         router.stop()
+
+
+def enter(cgroup, router):
+    os.makedirs(cgroup, exist_ok=True)
+    for pid in (router.pid, *children(router.pid)):
+        with open(f"{cgroup}/cgroup.procs", "w", encoding="ascii") as file:
+            file.write(str(pid))
+
+
+@case
+def without_being_told_where_it_goes_where_the_router_is(t):
+    if os.geteuid() != 0:
+        raise Skip("needs root, to move a process into a cgroup")
+    engine = t.engine(models=(MODEL,))
+    with own_cgroup() as cgroup:
+        process = probe(t)
+
+        def attached():
+            last = process.log("attached")[-1]
+            return last["cgroup"], last["chosen"]
+        check("no router" in attached()[1], f"{attached()}")
+        router = t.router(f"a={engine.url}")
+        enter(f"{cgroup}/one", router)
+        eventually(lambda: attached() == (f"{cgroup}/one", "the router's"), 10, "it follows")
+        eventually(lambda: (r := record(t, "a")) and r["source"] == "probe", 10, "it is timed")
+        stream(engine.address)  # ours is elsewhere
+        stream(router.address)
+        eventually(lambda: record(t, "a")["n"] == 1, 10, "the router's request is seen")
+        enter(f"{cgroup}/two", router)
+        os.rmdir(f"{cgroup}/one")
+        eventually(lambda: attached()[0] == f"{cgroup}/two", 10, "it follows again")
+        time.sleep(3.5)  # until the router has given its idle connection up
+        stream(router.address)
+        eventually(lambda: record(t, "a")["n"] == 2, 10, "and sees")
+        router.stop()
+        os.rmdir(f"{cgroup}/two")
+        eventually(lambda: "no router" in attached()[1], 10, "it is back at the root")
+
+
+@case
+def what_the_router_knows_to_stream_is_known_from_the_first_byte(t):
+    """Neither end of the body says it."""
+    go_on = threading.Event()
+
+    def script(wire, _):
+        go_on.wait(20)
+        wire.send(STREAM_HEAD + token("a") + DONE)
+        return True
+    engine = t.engine(script, models=(MODEL,))
+    router = t.router(f"a={engine.url}")
+    probe(t)
+    eventually(lambda: (r := record(t, "a")) and r["source"] == "probe", 10, "it is timed")
+    wire = dial(router.address, 30)
+    wire.send(request_bytes("POST", CHAT, {"model": MODEL, "messages": [
+        {"role": "user", "content": "word " * 400}], "stream": True, "user": "x" * 2000}))
+    try:
+        eventually(lambda: record(t, "a")["waiting"] == 1, 10, "it waits")
+        equal(record(t, "a")["waiting_other"], 0, "requests of which that is not known")
+    finally:
+        go_on.set()
+    wire.read_response()
+    eventually(lambda: record(t, "a")["waiting"] == 0, 10, "it waits no more")
 
 
 @case
@@ -362,8 +440,7 @@ def answer_with_usage(wire, request):
 
 
 TRIGGER = ("policy=contention", "migrate=force", "migration_trigger=recent-ttft",
-           "migration_wait_s=1", "warm_threshold=0",
-           "heavy_threshold=1", "cache_ratio=0", "migration_request_gap=0")
+           "warm_threshold=0", "heavy_threshold=1", "cache_ratio=0", "migration_request_gap=0")
 
 
 class Turns:
@@ -385,26 +462,38 @@ class Turns:
         return self.t.run("turnward", "explain", name, "--region", self.t.region, "--json").json()
 
 
-@case
-def a_wait_that_passes_the_router_by_moves_a_session_in_time(t):
-    names = {f"e{i}": t.engine(answer_with_usage, models=(MODEL,)) for i in range(2)}
-    router = t.router(*[f"{n}={e.url}" for n, e in names.items()],
-                      args=[w for s in TRIGGER for w in ("--set", s)])
-    probe(t)
+def at_home(t, *settings):
+    """A session whose home has a request of ours that streams, so that it is the busier of two; its
+    router and its home, seen by a probe that sees everybody."""
+    engines = {f"e{i}": t.engine(answer_with_usage, models=(MODEL,)) for i in range(2)}
+    router = t.router(*[f"{n}={e.url}" for n, e in engines.items()],
+                      args=[w for s in (*TRIGGER, *settings) for w in ("--set", s)])
+    probe(t, "--cgroup", "/", "--window", "4s")
     session = Turns(t, router)
     home = session.turn()["engine"]
     equal(session.turn()["engine"], home, "it stays at home")
     eventually(lambda: (r := record(t, home)) and r["source"] == "probe", 10, "the probe is read")
-    # A request of ours whose first token has come, so that home is the busier of the two.
     held = dial(router.address, 60)
     held.send(request_bytes("POST", CHAT, {"model": MODEL, "stream": True, "messages":
                             session.messages + [{"role": "user", "content": "hold"}]},
                             {"X-Session-Id": "s"}))
     eventually(lambda: b"content" in held.buffer or not held.more(), 10, "it streams")
-    begun = time.monotonic()
-    wire = dial(names[home].address, 60)
+    return session, home, engines[home], held
+
+
+def ask_directly(engine, word):
+    """A stream past the router; "wait" has no token."""
+    wire = dial(engine.address, 60)
     wire.send(request_bytes("POST", CHAT, {"model": MODEL, "stream": True, "messages": [
-        {"role": "user", "content": "wait"}]}))
+        {"role": "user", "content": word}]}))
+    return wire
+
+
+@case
+def a_wait_that_passes_the_router_by_moves_a_session_in_time(t):
+    session, home, engine, held = at_home(t, "migration_wait_s=1")
+    begun = time.monotonic()
+    wire = ask_directly(engine, "wait")
     while True:
         before = time.monotonic()
         told = session.turn()
@@ -418,6 +507,34 @@ def a_wait_that_passes_the_router_by_moves_a_session_in_time(t):
     held.close()
     eventually(lambda: record(t, home)["waiting"] == 0, 5, "it waits no longer")
     equal(record(t, home)["aborts"], 2, "aborts")
+
+
+@case
+def unfinished_waits_raise_the_windows_quantile_before_any_of_them_ends(t):
+    """The limit is 1 s at the 90th percentile of a window of 4 s, full of quick first tokens."""
+    session, home, engine, held = at_home(t, "migration_wait_s=1000", "migration_ttft_s=1",
+                                          "ttft_window=4s")
+    for _ in range(20):
+        wire = ask_directly(engine, "quick")
+        eventually(lambda wire=wire: b"0\r\n\r\n" in wire.buffer or not wire.more(), 10, "it ends")
+        wire.close()
+    eventually(lambda: record(t, home)["n"] >= 20, 10, "they are in the window")
+    begun, waits = time.monotonic(), []
+    while True:
+        before = time.monotonic()
+        waits.append(ask_directly(engine, "wait"))
+        told = session.turn()
+        if told["engine"] != home:
+            break
+        check(before - begun < 4 + 1, "it stayed beyond the window and a second")
+    now = record(t, home)
+    print(f"# moved by a decision {before - begun:.3f} s after the first of {len(waits)} waits")
+    equal(told["reason"], "forced", "reason")
+    check(time.monotonic() - begun > 1, "it left before the limit")
+    check(now["ttft_p90_s"] < 1 < now["recent_p90_s"], f"what has ended tells nothing: {now}")
+    for wire in (*waits, held):
+        wire.close()
+    eventually(lambda: record(t, home)["waiting"] == 0, 5, "nothing waits")
 
 
 # ---- agreement ----
