@@ -100,12 +100,14 @@ SCAN_INLINE void flow_emit(const struct flow *flow, enum probe_kind kind, __u64 
 
 SCAN_INLINE void flow_count(enum probe_counter counter, __u64 n);
 
-/* Reads the window's next block; how long it is, 0 = there is none. */
+/* Reads the window's next block, `most` bytes or less; how many, 0 = there are none. */
 SCAN_INLINE __u64 flow_block_load(struct flow_reader *reader, const struct flow_window *window,
-				  __u8 *block)
+				  __u8 *block, __u32 most)
 {
 	__u64 n = window->length - window->done;
 
+	if (n > most)
+		n = most;
 	SCAN_CLAMP(n, SCAN_BLOCK);
 	if (!n || flow_load(reader, window->offset + window->done, block, n))
 		return 0;
@@ -118,23 +120,24 @@ SCAN_INLINE __u64 flow_block_load(struct flow_reader *reader, const struct flow_
 #define FLOW_BLOCK(window) __u8 block[SCAN_BLOCK] = { 0 }
 #endif
 
-/* X(function, scan, the flow's window and part, what ends the scan) */
-#define FLOW_BLOCK_FUNCTION(function, scan, window, part, end)                 \
-	static long function(__u32 index, struct flow_walk *walk)              \
-	{                                                                      \
-		struct flow *flow = walk->flow;                                \
-		FLOW_BLOCK(flow->window);                                      \
-		__u64 n = flow_block_load(walk->reader, &flow->window, block); \
-		if (!n)                                                        \
-			return 1;                                              \
-		flow->window.done += scan(&flow->part, block, n);              \
-		return flow->part.found & (end) ? 1 : 0;                       \
+/* X(function, scan, the flow's window and part, bytes of use at once, what ends the scan) */
+#define FLOW_BLOCK_FUNCTION(function, scan, window, part, most, end)                 \
+	static long function(__u32 index, struct flow_walk *walk)                    \
+	{                                                                            \
+		struct flow *flow = walk->flow;                                      \
+		FLOW_BLOCK(flow->window);                                            \
+		__u64 n = flow_block_load(walk->reader, &flow->window, block, most); \
+		if (!n)                                                              \
+			return 1;                                                    \
+		flow->window.done += scan(&flow->part, block, n);                    \
+		return flow->part.found & (end) ? 1 : 0;                             \
 	}
 
-FLOW_BLOCK_FUNCTION(flow_request_block, scan_request, out_window, sent, FOUND_END)
-FLOW_BLOCK_FUNCTION(flow_request_body_block, scan_body, out_window, sent, 0)
-FLOW_BLOCK_FUNCTION(flow_answer_block, scan_answer, in_window, answered, FOUND_END)
-FLOW_BLOCK_FUNCTION(flow_events_block, scan_events, in_window, events, FOUND_TOKEN)
+FLOW_BLOCK_FUNCTION(flow_request_block, scan_request, out_window, sent, SCAN_BLOCK, FOUND_END)
+FLOW_BLOCK_FUNCTION(flow_request_body_block, scan_body, out_window, sent, SCAN_BLOCK, 0)
+FLOW_BLOCK_FUNCTION(flow_answer_block, scan_answer, in_window, answered, SCAN_BLOCK, FOUND_END)
+FLOW_BLOCK_FUNCTION(flow_events_block, scan_events, in_window, events,
+		    scan_events_most(&flow->events), FOUND_TOKEN)
 
 /* Scans n bytes from `offset`, or less if the end comes; returns how many it went over. */
 SCAN_INLINE __u32 flow_scan(struct flow *flow, struct flow_reader *reader,
@@ -271,6 +274,9 @@ SCAN_INLINE void flow_body_sent(struct flow *flow, struct flow_reader *reader, _
 		flow->request = REQUEST_NONE;
 	if (flow->answer == ANSWER_NONE)
 		return;
+	/* Nothing in it can tell more of one that is known to stream and cannot echo its prompt. */
+	if ((~flow->sent.found & (FOUND_STREAM | FOUND_UNECHOED)) == 0)
+		return;
 	if (from && n)
 		scanned =
 			flow_scan(flow, reader, &flow->out_window, flow->out.offset + from,
@@ -332,6 +338,16 @@ SCAN_INLINE void flow_sent(struct flow *flow, struct flow_reader *reader)
 
 /* ---- what the engine answers ---- */
 
+/* The eight bytes as they stand in memory, the first one highest. */
+SCAN_INLINE __u64 flow_big_endian(__u64 bytes)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return __builtin_bswap64(bytes);
+#else
+	return bytes;
+#endif
+}
+
 /* Bytes went by unread: what follows is not known to be in step. */
 SCAN_INLINE void flow_out_of_step(struct flow *flow, enum probe_counter counter, __u16 flag)
 {
@@ -392,20 +408,13 @@ SCAN_INLINE void flow_events(struct flow *flow, struct flow_reader *reader, __u3
 /* Whether the segment ends with a last chunk, however the stream is cut. */
 SCAN_INLINE int flow_chunks_end(struct flow *flow, struct flow_reader *reader)
 {
-	__u8 tail[8] = { 0 };
-	__u64 n = flow->in.length;
+	__u64 n = flow->in.length, tail = 0;
 
 	SCAN_CLAMP(n, sizeof(tail));
-	if (!n || flow_load(reader, flow->in.offset + flow->in.length - n, tail, n))
+	if (!n || flow_load(reader, flow->in.offset + flow->in.length - n, &tail, n))
 		return 0;
-	if (n == sizeof(tail)) {
-		flow->tail = (__u64)tail[1] << 48 | (__u64)tail[2] << 40 | (__u64)tail[3] << 32 |
-			     (__u64)tail[4] << 24 | tail[5] << 16 | tail[6] << 8 | tail[7];
-	} else {
-		for (__u32 i = 0; i < sizeof(tail); i++)
-			if (i < n)
-				flow->tail = flow->tail << 8 | tail[i];
-	}
+	tail = flow_big_endian(tail);
+	flow->tail = n == sizeof(tail) ? tail : flow->tail << n * 8 | tail >> (64 - n * 8);
 	return (flow->tail & 0x00ffffffffffffff) == 0x0d0a300d0a0d0a; /* "\r\n0\r\n\r\n" */
 }
 
@@ -414,7 +423,7 @@ SCAN_INLINE void flow_body_received(struct flow *flow, struct flow_reader *reade
 				    __u32 passed)
 {
 	__u16 found = flow->answered.found;
-	int chunks_end = flow_chunks_end(flow, reader);
+	int chunks_end = found & FOUND_CHUNKED && flow_chunks_end(flow, reader);
 
 	if (flow->t_tok)
 		flow->segments++;

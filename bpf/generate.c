@@ -233,6 +233,28 @@ static bool equivalent(const struct state *a, const struct state *b)
 	return true;
 }
 
+/* Kinds that find something come last, so that a comparison tells them; returns where they begin.
+ */
+static int finders_last(int *example, int kinds)
+{
+	static int old_example[STATES_MAX], renamed[STATES_MAX];
+	int n = 0, first;
+
+	memcpy(old_example, example, sizeof(old_example));
+	for (int k = 0; k < kinds; k++)
+		if (!states[old_example[k]].found)
+			renamed[k] = n++;
+	first = n;
+	for (int k = 0; k < kinds; k++)
+		if (states[old_example[k]].found)
+			renamed[k] = n++;
+	for (int k = 0; k < kinds; k++)
+		example[renamed[k]] = old_example[k];
+	for (int s = 0; s < states_nr; s++)
+		states[s].kind = renamed[states[s].kind];
+	return first;
+}
+
 /* States that no further byte tells apart get the same kind; returns how many kinds there are. */
 static int merge(int ret_example[STATES_MAX])
 {
@@ -304,7 +326,8 @@ static void print_table(enum table table, const char *name)
 	static int next[STATES_MAX * CLASSES_MAX], found[STATES_MAX];
 
 	build(table, starts);
-	int kinds = merge(example), classes = columns(example, kinds, class_of, byte_of);
+	int kinds = merge(example), finds = finders_last(example, kinds);
+	int classes = columns(example, kinds, class_of, byte_of);
 
 	for (int k = 0; k < kinds; k++) {
 		found[k] = (int)states[example[k]].found;
@@ -313,6 +336,7 @@ static void print_table(enum table table, const char *name)
 				states[states[example[k]].next[byte_of[c]]].kind;
 	}
 	printf("/* %s: %d states, %d classes of bytes */\n", name, kinds, classes);
+	printf("enum { %s_FINDS = %d }; /* states from here on find something */\n", name, finds);
 	for (int m = 0; m < MACHINE_NR; m++)
 		if (machines[m].table == table)
 			printf("enum { STATE_%s = %d };\n", machines[m].name,

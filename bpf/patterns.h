@@ -50,7 +50,8 @@
 	X(ECHO, 6, "request: wants its prompt back")                      \
 	X(STATUS, 7, "answer: a digit of the final status")               \
 	X(EVENTS, 8, "answer: its type is text/event-stream")             \
-	X(TOKEN, 9, "answer: the first byte of the first token")
+	X(TOKEN, 9, "answer: the first byte of the first token")          \
+	X(UNECHOED, 10, "request: of an API that never echoes the prompt")
 
 /* X(machine, table, begins): `begins` is what its first byte is taken to follow. */
 #define MACHINES(X)                           \
@@ -74,6 +75,8 @@
 	X(REQUEST_HEAD, GENERATES("/completion"), GENERATION, REQUEST_HEAD)                \
 	X(REQUEST_HEAD, GENERATES("/responses"), GENERATION, REQUEST_HEAD)                 \
 	X(REQUEST_HEAD, GENERATES("/messages"), GENERATION, REQUEST_HEAD)                  \
+	X(REQUEST_HEAD, GENERATES("/responses"), UNECHOED, REQUEST_HEAD)                   \
+	X(REQUEST_HEAD, GENERATES("/messages"), UNECHOED, REQUEST_HEAD)                    \
 	X(REQUEST_HEAD, GENERATES("/generate"), GENERATION, REQUEST_HEAD)                  \
 	X(REQUEST_HEAD, GENERATES("/infill"), GENERATION, REQUEST_HEAD)                    \
 	X(REQUEST_HEAD, "\npost /inference/", GENERATION, REQUEST_HEAD)                    \

@@ -1,7 +1,7 @@
 /*
  * Steps over a connection's bytes with the generated tables. The kernel side and the tests compile
- * this very code. The loops have no branch but their end, so that the verifier walks one path
- * through them whatever the bytes are: results are mixed in by masks.
+ * this very code. The loops have few branches or none but their end, so that the verifier walks few
+ * paths through them whatever the bytes are: results are mixed in by masks.
  */
 #ifndef TURNWARD_BPF_SCAN_H
 #define TURNWARD_BPF_SCAN_H
@@ -73,9 +73,16 @@ SCAN_INLINE __u64 scan_mask(__u64 found, __u64 bit)
 #define SCAN_CLAMP(n, max) ((void)((n) > (max) ? (n) = (max) : (n)))
 #endif
 
-#define SCAN_NEXT(table, state, byte)                                                            \
-	table##_next[((state)*SCAN_CLASSES + (table##_class[(byte)&255] & (SCAN_CLASSES - 1))) & \
-		     (SCAN_STATES * SCAN_CLASSES - 1)]
+/* Both are bytes, which the verifier knows to stay within the tables. */
+#define SCAN_NEXT(table, state, byte) \
+	table##_next[(state)*SCAN_CLASSES + (table##_class[byte] & (SCAN_CLASSES - 1))]
+
+/* Whether to look at what a state finds: seldom, or, for an older verifier's sake, always. */
+#ifdef PROBE_BOUNDED
+#define SCAN_FINDS(table, state) 1
+#else
+#define SCAN_FINDS(table, state) ((state) >= table##_FINDS)
+#endif
 
 /*
  * Each goes over min(n, SCAN_BLOCK) bytes, or up to and including the one that ends a head or
@@ -90,9 +97,12 @@ SCAN_INLINE __u64 scan_mask(__u64 found, __u64 bit)
 		for (i = 0; i < SCAN_BLOCK; i++) {                                             \
 			if (i >= n)                                                            \
 				break;                                                         \
-			__u64 byte = bytes[i], digit = (byte - '0') & 15, now;                 \
+			__u64 byte = bytes[i], digit, now;                                     \
 			state = SCAN_NEXT(table, state, byte);                                 \
-			now = table##_found[state & (SCAN_STATES - 1)];                        \
+			if (!SCAN_FINDS(table, state))                                         \
+				continue;                                                      \
+			now = table##_found[state];                                            \
+			digit = (byte - '0') & 15;                                             \
 			found |= now;                                                          \
 			length += scan_mask(now, FOUND_LENGTH) & (length * 9 + digit);         \
 			if (has_status)                                                        \
@@ -119,8 +129,9 @@ SCAN_INLINE __u32 scan_body(struct scan_head *scan, const __u8 *bytes, __u64 n)
 	for (i = 0; i < SCAN_BLOCK; i++) {
 		if (i >= n)
 			break;
-		state = SCAN_NEXT(request, state, (__u64)bytes[i]);
-		found |= request_found[state & (SCAN_STATES - 1)];
+		state = SCAN_NEXT(request, state, bytes[i]);
+		if (SCAN_FINDS(request, state))
+			found |= request_found[state];
 	}
 	scan->state = state;
 	scan->found = found;
@@ -217,19 +228,29 @@ SCAN_INLINE __u32 scan_frame(struct scan_events *scan, const __u8 *bytes, __u64 
 
 SCAN_INLINE __u32 scan_data(struct scan_events *scan, const __u8 *bytes, __u64 n)
 {
-	__u64 state = scan->state, now;
+	__u64 state = scan->state;
 	__u32 i;
 
 	for (i = 0; i < SCAN_BLOCK; i++) {
 		if (i >= n)
 			break;
-		state = SCAN_NEXT(events, state, (__u64)bytes[i]);
-		now = events_found[state & (SCAN_STATES - 1)];
-		n &= ~scan_mask(now, FOUND_TOKEN);
+		state = SCAN_NEXT(events, state, bytes[i]);
+		if (SCAN_FINDS(events, state))
+			n &= ~scan_mask(events_found[state], FOUND_TOKEN);
 	}
 	scan->state = state;
-	scan->found |= events_found[state & (SCAN_STATES - 1)];
+	scan->found |= events_found[state];
 	return i;
+}
+
+/* How many bytes the next call of scan_events() can use, about: more need not be read. */
+SCAN_INLINE __u32 scan_events_most(const struct scan_events *scan)
+{
+	enum { A_SIZE = 16 };
+
+	if (scan->raw)
+		return SCAN_BLOCK;
+	return scan->left ? scan->left : A_SIZE;
 }
 
 /* Goes over the data of one chunk at most, or over what stands between two. */

@@ -51,6 +51,7 @@ enum {
 	TCP_FIN = 1,
 	TCP_RST = 4,
 	TCP_HEAD = 20,
+	IPV4_HEAD = 20, /* without options */
 	IPV6_HEAD = 40,
 	IPV6_HOP_BY_HOP = 0,
 };
@@ -123,12 +124,20 @@ SCAN_INLINE void flow_walk(struct flow_walk *walk, flow_block *block)
 
 #endif
 
+/*
+ * A softirq may come in between on the same CPU, hence atomic; of what goes up with every packet
+ * one more or less means nothing.
+ */
 SCAN_INLINE void flow_count(enum probe_counter counter, __u64 n)
 {
 	__u32 zero = 0;
 	__u64 *counts = bpf_map_lookup_elem(&counters, &zero);
 
-	if (counts)
+	if (!counts)
+		return;
+	if (counter == PROBE_COUNTER_packets || counter == PROBE_COUNTER_scanned_bytes)
+		counts[counter] += n;
+	else
 		__sync_fetch_and_add(&counts[counter], n);
 }
 
@@ -145,6 +154,14 @@ SCAN_INLINE void flow_emit(const struct flow *flow, enum probe_kind kind, __u64 
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	flow_count(PROBE_COUNTER_records, 1);
 }
+
+/* What matters of TCP's header, in the network's order. */
+struct tcp_fields {
+	__be32 seq, ack;
+	__u8 length, flags; /* the former in its upper half, in words */
+};
+
+enum { TCP_FIELDS_AT = 4, TCP_FIELDS = 10 };
 
 /* Where TCP's header begins; 0 = this is not TCP. */
 SCAN_INLINE __u32 tcp_at(struct __sk_buff *skb)
@@ -164,24 +181,48 @@ SCAN_INLINE __u32 tcp_at(struct __sk_buff *skb)
 	return IPV6_HEAD + (option[1] + 1) * 8;
 }
 
+#define TCP_FIELDS_READ(at)                                       \
+	((struct tcp_fields){ .seq = *(const __be32 *)((at) + 4), \
+			      .ack = *(const __be32 *)((at) + 8), \
+			      .length = (at)[12],                 \
+			      .flags = (at)[13] })
+
+/* The same with its fields, in a few loads for the two forms that nearly all packets have. */
+SCAN_INLINE __u32 tcp_read(struct __sk_buff *skb, struct tcp_fields *ret)
+{
+	const __u8 *ip = (const __u8 *)(long)skb->data, *end = (const __u8 *)(long)skb->data_end;
+	__u32 at;
+
+	if (ip + IPV4_HEAD + TCP_HEAD <= end && ip[0] == (4 << 4 | IPV4_HEAD / 4)) {
+		if (ip[9] != IPPROTO_TCP)
+			return 0;
+		*ret = TCP_FIELDS_READ(ip + IPV4_HEAD);
+		return IPV4_HEAD;
+	}
+	if (ip + IPV6_HEAD + TCP_HEAD <= end && ip[0] >> 4 == 6 && ip[6] == IPPROTO_TCP) {
+		*ret = TCP_FIELDS_READ(ip + IPV6_HEAD);
+		return IPV6_HEAD;
+	}
+	at = tcp_at(skb);
+	return at && bpf_skb_load_bytes(skb, at + TCP_FIELDS_AT, ret, TCP_FIELDS) == 0 ? at : 0;
+}
+
 /* 0, or -1 where there is nothing to see: an empty acknowledgement, or not TCP. */
 SCAN_INLINE int segment_read(struct __sk_buff *skb, struct flow_segment *ret)
 {
-	__u8 head[TCP_HEAD];
-	__u32 at = tcp_at(skb);
+	struct tcp_fields fields = { 0 };
+	__u32 at = tcp_read(skb, &fields);
 
-	if (!at || bpf_skb_load_bytes(skb, at, head, sizeof(head)))
+	if (!at)
 		return -1;
-	ret->seq = (__u32)head[4] << 24 | head[5] << 16 | head[6] << 8 | head[7];
-	ret->ack = (__u32)head[8] << 24 | head[9] << 16 | head[10] << 8 | head[11];
-	ret->fin = head[13] & TCP_FIN;
-	ret->rst = head[13] & TCP_RST;
-	ret->offset = at + (head[12] >> 4) * 4;
+	ret->fin = fields.flags & TCP_FIN;
+	ret->rst = fields.flags & TCP_RST;
+	ret->offset = at + (fields.length >> 4) * 4;
 	ret->length = skb->len > ret->offset ? skb->len - ret->offset : 0;
 	if (!ret->length && !ret->fin && !ret->rst)
 		return -1;
-	ret->now = bpf_ktime_get_ns();
-	flow_count(PROBE_COUNTER_packets, 1);
+	ret->seq = bpf_ntohl(fields.seq);
+	ret->ack = bpf_ntohl(fields.ack);
 	return 0;
 }
 
@@ -217,21 +258,33 @@ SCAN_INLINE __u8 *engine_of(struct bpf_sock *sk)
 
 enum { PASS = 1 };
 
+/* A payload now may begin a request, which counts only if it is for an engine. */
+SCAN_INLINE int may_begin(const struct flow *flow)
+{
+	return flow->request == REQUEST_NONE || flow->request == REQUEST_CHUNKS;
+}
+
 SEC("cgroup_skb/egress")
 int turnward_sent(struct __sk_buff *skb)
 {
-	struct bpf_sock *sk = tcp_socket(skb);
 	struct flow_segment segment = { 0 };
+	struct bpf_sock *sk;
 	struct flow *flow;
-	__u8 *engine;
+	__u8 *engine = NULL;
 
+	if (segment_read(skb, &segment))
+		return PASS;
+	sk = tcp_socket(skb);
 	if (!sk)
 		return PASS;
-	engine = engine_of(sk);
-	if (!engine || segment_read(skb, &segment))
-		return PASS;
-	flow = bpf_sk_storage_get(&flows, sk, NULL,
-				  segment.length ? BPF_SK_STORAGE_GET_F_CREATE : 0);
+	flow = bpf_sk_storage_get(&flows, sk, NULL, 0);
+	if (segment.length && (!flow || may_begin(flow))) {
+		engine = engine_of(sk);
+		if (!engine)
+			return PASS;
+		if (!flow)
+			flow = bpf_sk_storage_get(&flows, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	}
 	if (!flow)
 		return PASS;
 	if (!flow->cookie) {
@@ -239,8 +292,10 @@ int turnward_sent(struct __sk_buff *skb)
 		flow->client_port = sk->src_port;
 		flow->tx_next = segment.seq;
 	}
-	if (flow->answer == ANSWER_NONE)
+	if (engine && flow->answer == ANSWER_NONE)
 		flow->engine = *engine;
+	segment.now = bpf_ktime_get_ns();
+	flow_count(PROBE_COUNTER_packets, 1);
 	flow->out = segment;
 	SCAN_FORGET();
 	flow_sent(flow, (struct flow_reader *)skb);
@@ -250,15 +305,20 @@ int turnward_sent(struct __sk_buff *skb)
 SEC("cgroup_skb/ingress")
 int turnward_received(struct __sk_buff *skb)
 {
-	struct bpf_sock *sk = tcp_socket(skb);
 	struct flow_segment segment = { 0 };
+	struct bpf_sock *sk;
 	struct flow *flow;
 
+	if (segment_read(skb, &segment))
+		return PASS;
+	sk = tcp_socket(skb);
 	if (!sk)
 		return PASS;
 	flow = bpf_sk_storage_get(&flows, sk, NULL, 0);
-	if (!flow || segment_read(skb, &segment))
+	if (!flow)
 		return PASS;
+	segment.now = bpf_ktime_get_ns();
+	flow_count(PROBE_COUNTER_packets, 1);
 	flow->in = segment;
 	SCAN_FORGET();
 	flow_received(flow, (struct flow_reader *)skb);
