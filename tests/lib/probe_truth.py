@@ -100,10 +100,10 @@ def lines(path):
         return [json.loads(line) for line in file]
 
 
-def library(t, group, urls, *args):
+def library(t, group, urls, *args, lib=LIB, path=None):
     """probe_samples, attached; skips where BPF is refused."""
-    path = t.path("library.samples")
-    process = t.start(os.path.join(LIB, "probe_samples"), "--cgroup", group, "--samples", path,
+    path = path or t.path("library.samples")
+    process = t.start(os.path.join(lib, "probe_samples"), "--cgroup", group, "--samples", path,
                       *args, *urls)
     eventually(lambda: process.err or not process.alive, 30, "it attaches or refuses")
     if not process.alive:
@@ -219,59 +219,83 @@ def loaded():
             if p.get("name", "").startswith("turnward_")}
 
 
-def load(t, probed, routed=False, requests=1000):
-    """Short streams as fast as they go over 16 connections. cpu_us: of a request, in client,
-    router, engine and probe, with the interrupts that hit them."""
-    port = t.port()
-    engine = t.start(os.path.join(LIB, "probe_engine"), "-", f"127.0.0.1:{port}",
-                     ready="listening")
-    router = t.router(f"http://127.0.0.1:{port}", args=["--set", "log_level=warn"]) \
-        if routed else None
+def service(t, group, url):
+    """The daemon as users run it: it publishes, and writes no samples."""
+    process = t.start("turnward-probe", "--region", t.region, "--cgroup", group, "--require-bpf",
+                      "--engine", f"e0={url}")
+    eventually(lambda: process.log("attached") or not process.alive, 30, "it attaches or refuses")
+    if not process.log("attached"):
+        raise Skip("BPF is refused here: " + (process.err or ["no reason given"])[0])
+    return process
+
+
+def load(t, probes, routed=False, requests=1000):
+    """Short streams as fast as they go over 16 connections, with the probes that `probes` starts,
+    each of (group, url). cpu_us: of a request, in client, router, engine and probes, with the
+    interrupts that hit them. told: of each probe its programs, and its last words."""
+    url = f"http://127.0.0.1:{t.port()}"
+    engine = t.start(os.path.join(LIB, "probe_engine"), "-", url[7:], ready="listening")
+    router = t.router(f"e0={url}", args=["--set", "log_level=warn"]) if routed else None
     served = family(router.pid) if router else []
     with cgroup() as group:
         for pid in served:
             with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
                 file.write(str(pid))
-        others = set(loaded())
-        probe = library(t, group, [f"http://127.0.0.1:{port}"])[0] if probed else None
-        own = set(loaded()) - others
-        served += [engine.pid] + ([probe.pid] if probe else [])
+        started, told = [], []
+        for start in probes:
+            others = set(loaded())
+            started.append(start(group, url))
+            told.append({"ids": set(loaded()) - others})
+        served += [engine.pid] + [probe.pid for probe in started]
         before = sum(map(cpu_s, served))
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         client = t.start(os.path.join(LIB, "probe_client"), "--conns", 16, "--requests", requests,
                          "--body", 100, "--delay-us", "0:0", "--cgroup", group, "-", "many",
-                         router.address if router else f"127.0.0.1:{port}")
+                         router.address if router else url[7:])
         equal(client.wait(100), 0, "the client's exit")
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         took_s = (ended.ru_utime + ended.ru_stime - children.ru_utime - children.ru_stime
                   + sum(map(cpu_s, served)) - before)
-        told = {}
-        if probe:
-            programs = [program for key, program in loaded().items() if key in own]
+        now = loaded()
+        for probe, words in zip(started, told):
+            words["programs"] = [now[i] for i in sorted(words.pop("ids"))]
             probe.stop(number=signal.SIGINT)
-            told = dict(json.loads(probe.out[-1]), programs=programs)
+            words.update(probe.log("counted")[-1] if probe.log("counted") else
+                         json.loads(probe.out[-1]))
         if router:
             router.stop()
     engine.stop()
     return Load(float(client.out[-1]), took_s * 1e6 / (16 * requests), told)
 
 
-def pair(t, with_first, routed):
-    """Two loads in turn: the one without the probe, the one with it."""
-    first = load(t, with_first, routed)
-    second = load(t, not with_first, routed)
-    return (second, first) if with_first else (first, second)
+def pair(t, with_first, routed, requests=1000):
+    """Loads without the probe and with it; in turn (off, on, on, off, or the reverse), so that what
+    slowly changes meets both alike."""
+    runs = {False: [], True: []}
+    for probed in (False, True, True, False):
+        probed ^= with_first
+        starts = [lambda group, url: service(t, group, url)] if probed else []
+        runs[probed].append(load(t, starts, routed, requests))
+
+    def both(loads):
+        a, b = loads
+        return Load(2 / (1 / a.rate + 1 / b.rate), (a.cpu_us + b.cpu_us) / 2, a.told + b.told)
+    return both(runs[False]), both(runs[True])
 
 
-def load_timed(t):
-    """A load while the kernel keeps its programs' run times."""
+def load_timed(t, libs=(LIB,)):
+    """A load while the kernel keeps its programs' run times; of each build's programs on the very
+    same packets."""
     switch = "/proc/sys/kernel/bpf_stats_enabled"
+    starts = [lambda group, url, n=n, lib=lib: library(t, group, [url], lib=lib,
+                                                       path=t.path(f"{n}.samples"))[0]
+              for n, lib in enumerate(libs)]
     with open(switch, encoding="ascii") as file:
         before = file.read()
     try:
         with open(switch, "w", encoding="ascii") as file:
             file.write("1")
-        return load(t, True, requests=4000)
+        return load(t, starts, requests=2000)
     finally:
         with open(switch, "w", encoding="ascii") as file:
             file.write(before)

@@ -2,8 +2,11 @@
 """Measures what bpf/README.md states of the kernel side: accuracy, cost to others, run time.
 
     tests/measure/probe.py [accuracy] [throughput] [programs]
+    tests/measure/probe.py against BUILD
 
-Throughput is of pairs, with and without, in turn; take it on a quiet machine. Needs root.
+Throughput is of pairs, with and without, in turn; take it on a quiet machine. `against` runs the
+programs of this build and of another on the very same packets, which a busy machine does not
+disturb. Needs root.
 """
 import os
 import statistics
@@ -13,7 +16,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from probe_truth import *  # noqa: E402,F403
 from harness import Test  # noqa: E402
 
-PAIRS = 6
+PAIRS = 10
+HALF_S = 3  # of a pair, in two runs
 
 
 def accuracy(t):
@@ -29,11 +33,12 @@ def accuracy(t):
 def throughput(t):
     for routed in (False, True):
         print("through the router:" if routed else "client to engine:")
-        measured = [pair(t, number % 2, routed) for number in range(PAIRS)]
+        requests = int(load(t, [], routed).rate * HALF_S / 2 / 16)
+        measured = [pair(t, number % 2, routed, requests) for number in range(PAIRS)]
         for off, on in measured:
             print(f"  {off.rate:.0f}/s and {off.cpu_us:.1f} us without, {on.rate:.0f}/s and "
-                  f"{on.cpu_us:.1f} us with; {on.told['drops']} of {3 * on.told['requests']} "
-                  f"records dropped", flush=True)
+                  f"{on.cpu_us:.1f} us with; {sum(w['lost'] for w in on.told)} of "
+                  f"{3 * sum(w['requests'] for w in on.told)} records dropped", flush=True)
         for name, values in (
                 ("throughput with to without", [on.rate / off.rate for off, on in measured]),
                 ("CPU of a request, without to with", [off.cpu_us / on.cpu_us
@@ -44,24 +49,49 @@ def throughput(t):
         print(f"  added CPU of a request: median {added:.1f} us")
 
 
-def programs(t):
-    told = load_timed(t).told
+def show_programs(told):
+    of_request = 0
     for one in told["programs"]:
-        print(f"{one['name']}: {run_ns(one):.0f} ns a packet, {one['run_cnt']} packets, "
+        of_request += one.get("run_time_ns", 0) / told["requests"]
+        print(f"  {one['name']}: {run_ns(one):.0f} ns a packet, "
+              f"{one['run_cnt'] / told['requests']:.1f} packets a request, "
               f"{one['bytes_jited']} bytes of code")
-    print(f"scanned {told['scanned_bytes'] / told['requests']:.0f} bytes a request, "
+    print(f"  {of_request:.0f} ns a request; scanned "
+          f"{told['scanned_bytes'] / told['requests']:.0f} bytes, "
           f"{told['packets'] / told['requests']:.1f} segments, "
           f"{told['records'] / told['requests']:.1f} records")
+    return of_request
+
+
+def programs(t):
+    show_programs(load_timed(t).told[0])
+
+
+def against(t, build):
+    """Who comes second finds the packet in the cache: each does once in a pair."""
+    other, ratios = os.path.join(build, "tests", "lib"), []
+    for number in range(PAIRS):
+        libs = (LIB, other) if number % 2 else (other, LIB)
+        told = load_timed(t, libs).told
+        mine, its = told if number % 2 else reversed(told)
+        print("this build:")
+        of_mine = show_programs(mine)
+        print("the other:")
+        ratios.append(of_mine / show_programs(its))
+    print(f"run time of a request, this build's to the other's: median "
+          f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
 
 
 def main():
-    wanted = sys.argv[1:] or ["accuracy", "throughput", "programs"]
-    for measure in (accuracy, throughput, programs):
+    wanted, given = sys.argv[1:] or ["accuracy", "throughput", "programs"], []
+    if wanted[0] == "against":
+        wanted, given = wanted[:1], wanted[1:]
+    for measure in (accuracy, throughput, programs, against):
         if measure.__name__ not in wanted:
             continue
         test = Test(measure.__name__)
         try:
-            measure(test)
+            measure(test, *given)
         except Skip as reason:
             print(f"{measure.__name__}: skipped: {reason}")
         finally:
