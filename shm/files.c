@@ -136,10 +136,17 @@ int engine_file_read_info(const struct engine_file *file, struct engine_info *re
 
 void engine_file_prefetch(const struct engine_file *file)
 {
-	const uint8_t *state = (const uint8_t *)&engine_layout(file)->state;
+	slot_prefetch(&engine_layout(file)->state.head);
+}
 
-	for (size_t i = 0; i < sizeof(engine_layout(file)->state); i += 64)
-		__builtin_prefetch(state + i);
+void engine_file_prefetch_state(const struct engine_file *file)
+{
+	slot_prefetch_copy(&engine_layout(file)->state.head, sizeof(struct engine_state));
+}
+
+uint64_t engine_file_seq(const struct engine_file *file)
+{
+	return slot_seq(&engine_layout(file)->state.head);
 }
 
 /* ---- latency ---- */

@@ -41,8 +41,12 @@ int engine_file_read(const struct engine_file *file, struct engine_state *ret_st
 		     uint64_t *ret_seq);
 int engine_file_read_info(const struct engine_file *file, struct engine_info *ret_info,
 			  uint64_t *ret_seq);
-void engine_file_prefetch(
-	const struct engine_file *file); /* all engines first, then read: 2 x faster */
+/* For many engines at once: the first for all, then the second for all, then the reads; all wait
+ * for memory together, twice, and ask for no line that is not read. */
+void engine_file_prefetch(const struct engine_file *file);
+void engine_file_prefetch_state(const struct engine_file *file);
+/* The number of the newest state: as at the last read = nothing new is there. */
+uint64_t engine_file_seq(const struct engine_file *file);
 
 /* ---- latency: the probe's windows; the router's own timing has the same record ---- */
 

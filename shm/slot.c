@@ -3,18 +3,9 @@
 
 #include <errno.h>
 
-#include "shm/words.h"
-
 #ifdef SHM_STEP_HOOK
 void (*shm_step_hook)(void);
 #endif
-
-static _Atomic uint64_t *slot_copy(const struct slot_head *slot, size_t size, uint64_t seq)
-{
-	const uint8_t *first = (const uint8_t *)slot + sizeof(struct slot_head);
-
-	return (_Atomic uint64_t *)(uintptr_t)(first + (seq & 1) * SLOT_COPY_SIZE(size));
-}
 
 void slot_publish(struct slot_head *slot, const void *value, size_t size)
 {

@@ -42,6 +42,7 @@ static void an_agents_values_arrive_and_a_second_agent_is_refused(void **state)
 	struct engine_file agent, second, router;
 	struct engine_state s = { .read_ns = 5 }, got;
 	struct engine_info info = { .name = "gpu0", .models_nr = 2 }, got_info;
+	uint64_t seq = 0;
 
 	assert_int_equal(engine_file_hold(&agent, &region, "gpu0", error), 0);
 	assert_int_equal(engine_file_hold(&second, &region, "gpu0", error), -EBUSY);
@@ -52,11 +53,16 @@ static void an_agents_values_arrive_and_a_second_agent_is_refused(void **state)
 	ENGINE_SET(&s, decode_iteration_s, 0.05);
 	strcpy(info.models[1], "qwen3");
 	engine_file_prefetch(&router);
+	engine_file_prefetch_state(&router);
+	assert_int_equal(engine_file_seq(&router), 0);
 	engine_file_publish(&agent, &s);
 	engine_file_publish_info(&agent, &info);
 
-	assert_int_equal(engine_file_read(&router, &got, NULL), 0);
+	assert_int_equal(engine_file_read(&router, &got, &seq), 0);
 	assert_memory_equal(&got, &s, sizeof(s));
+	assert_int_equal(engine_file_seq(&router), seq); /* nothing new since */
+	engine_file_publish(&agent, &s);
+	assert_int_not_equal(engine_file_seq(&router), seq);
 	assert_int_equal(engine_file_read_info(&router, &got_info, NULL), 0);
 	assert_string_equal(got_info.models[1], "qwen3");
 	assert_int_equal(engine_file_hold(&second, &region, "no/name", error), -EINVAL);

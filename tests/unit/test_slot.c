@@ -77,6 +77,33 @@ static void a_reader_of_another_size_is_refused(void **state)
 	assert_int_equal(got[0], 5);
 }
 
+/* By registers up to 256 bytes, by way of the stack beyond. */
+#define WIDTH_CHECK(words)                                                             \
+	static void width_check_##words(void)                                          \
+	{                                                                              \
+		struct wide {                                                          \
+			uint64_t w[words];                                             \
+		} v, got[2] = { { { 0 } } };                                           \
+		static SLOT(struct wide) wide;                                         \
+		for (uint64_t n = 1; n < 4; n++) {                                     \
+			for (int i = 0; i < (words); i++)                              \
+				v.w[i] = n * 1000 + (uint64_t)i;                       \
+			SLOT_PUBLISH(&wide, &v);                                       \
+			assert_int_equal(SLOT_READ(&wide, &got[0], NULL), 0);          \
+			assert_memory_equal(&got[0], &v, sizeof(v));                   \
+			assert_int_equal(got[1].w[0], 0); /* nothing beyond its end */ \
+		}                                                                      \
+	}
+#define WIDTHS(X) X(1) X(2) X(3) X(15) X(30) X(31) X(32) X(33) X(100)
+WIDTHS(WIDTH_CHECK)
+
+static void a_value_of_any_width_is_read_whole_and_no_further(void **state)
+{
+#define WIDTH_CALL(words) width_check_##words();
+	WIDTHS(WIDTH_CALL)
+#undef WIDTH_CALL
+}
+
 static void the_copies_and_the_number_share_no_line(void **state)
 {
 	assert_int_equal((uintptr_t)&slot.copy[0] % SLOT_ALIGN, 0);
@@ -197,6 +224,7 @@ int main(void)
 		cmocka_unit_test_setup(nothing_is_read_before_the_first_publish, set_up),
 		cmocka_unit_test_setup(the_newest_value_is_read_and_numbered, set_up),
 		cmocka_unit_test_setup(a_reader_of_another_size_is_refused, set_up),
+		cmocka_unit_test(a_value_of_any_width_is_read_whole_and_no_further),
 		cmocka_unit_test_setup(the_copies_and_the_number_share_no_line, set_up),
 		cmocka_unit_test_setup(
 			a_writer_killed_at_any_store_leaves_the_last_value_and_its_successor_publishes,
