@@ -356,7 +356,7 @@ static void detach(struct engine *e)
 {
 	engine_file_drop(&e->agent);
 	e->attached = 0;
-	e->info_seq = 0;
+	e->info_seq = e->state_seq = 0;
 	memset(&e->state, 0, sizeof(e->state));
 }
 
@@ -451,14 +451,25 @@ void engines_tick(struct worker *w)
 
 void engines_read(struct worker *w)
 {
-	for (uint32_t i = 0; i < w->engines_nr; i++)
+	/* All engines' misses are waited for together. */
+	for (uint32_t i = 0; i < w->engines_nr; i++) {
 		if (w->engines[i].attached)
 			engine_file_prefetch(&w->engines[i].agent);
+		ledger_prefetch(w->ledger, i);
+	}
+	for (uint32_t i = 0; i < w->engines_nr; i++) {
+		if (w->engines[i].attached &&
+		    engine_file_seq(&w->engines[i].agent) != w->engines[i].state_seq)
+			engine_file_prefetch_state(&w->engines[i].agent);
+		ledger_prefetch_recent(w->ledger, i);
+	}
 	for (uint32_t i = 0; i < w->engines_nr; i++) {
 		struct engine *e = &w->engines[i];
 		uint64_t seen = e->state.read_ns;
 
-		if (!e->attached || engine_file_read(&e->agent, &e->state, NULL) < 0)
+		if (!e->attached || engine_file_seq(&e->agent) == e->state_seq)
+			continue; /* what is known is the newest */
+		if (engine_file_read(&e->agent, &e->state, &e->state_seq) < 0)
 			continue; /* the last good copy stays, with its age */
 		if (e->state.read_ns != seen)
 			route_observe(w, e);

@@ -72,6 +72,7 @@ struct engine {
 	struct engine_file agent;
 	int attached;
 	struct engine_state state; /* last good copy; read_ns 0 = none */
+	uint64_t state_seq;        /* its number in the slot, 0 = none */
 	struct engine_info info;
 	uint64_t info_seq;
 

@@ -597,6 +597,8 @@ int route_decide(struct worker *w, struct exchange *x)
 	err = find_candidates(w, x);
 	if (err)
 		return err;
+	if (r->chain_nr)
+		prefix_prefetch(&w->prefix, w->prefix.engines, r->chain, r->chain_nr);
 	engines_read(w);
 	epochs_get(w, epochs);
 	find_bound(w, x, epochs);

@@ -58,35 +58,37 @@ struct ledger_totals {
 	uint64_t context_in, context_out;   /* tokens: at first token; at end */
 };
 
-/* Totals as they were before anything that happened at or after `from_ns` (grain LEDGER_MARK_NS).
+/*
+ * One engine's books. Owned by ledger.c; read through the functions below. In the order of use:
+ * what a decision reads comes first, in few lines.
  */
-struct ledger_mark {
-	uint64_t from_ns;
-	struct ledger_totals before;
-};
-
-/* One engine's books. Owned by ledger.c; read through the functions below. */
 struct ledger_engine {
-	struct ledger_ticket *oldest, *newest; /* without a first token */
-	uint64_t head_ns;      /* since when the engine can have worked on the oldest */
-	uint64_t epoch;        /* of these books, counted here */
-	uint64_t engine_epoch; /* the agent's start id, 0 = not seen */
-	uint64_t sent, decoding, decode_context_tokens, uncached_tokens, requeueable_tokens;
+	struct ledger_ticket *oldest; /* without a first token */
+	uint64_t head_ns;             /* since when the engine can have worked on the oldest */
+	uint64_t decoding, decode_context_tokens, uncached_tokens, requeueable_tokens;
 	uint64_t sent_prompt_tokens; /* whole prompts of those without a first token */
 	double prefill_s;
 	double mean_uncached_tokens; /* EWMA over dispatches: what a foreign request is taken for */
-	uint64_t staged_rest_tokens, pieces, cold, held, held_tokens;
-	uint64_t pieces_sent, pieces_ended; /* without a first token; ever */
-	uint64_t by_end[LEDGER_ENDS_NR];    /* users' requests */
+	uint64_t staged_rest_tokens, held_tokens;
 	uint64_t last_dispatch_ns;
+	struct ledger_totals totals;
 	/* what the agent's samples showed */
 	uint64_t read_ns, progress_ns, foreign_since_ns, progress_sum;
+	uint64_t engine_epoch; /* the agent's start id, 0 = not seen */
 	int64_t admitted_base; /* admitted_total - own dispatches taken, while that is trusted */
 	uint64_t drift_ns;     /* when it last rose: somebody else sends */
 	uint32_t admitted_known;
 	uint32_t marks; /* ever written */
-	struct ledger_totals totals;
-	struct ledger_mark mark[LEDGER_MARKS];
+	/* what only events need */
+	struct ledger_ticket *newest; /* without a first token */
+	uint64_t epoch;               /* of these books, counted here */
+	uint64_t sent, pieces, cold, held;
+	uint64_t pieces_sent, pieces_ended; /* without a first token; ever */
+	uint64_t by_end[LEDGER_ENDS_NR];    /* users' requests */
+	/* Marks: totals as they were before anything that happened at or after that time (grain
+	 * LEDGER_MARK_NS). */
+	uint64_t mark_ns[LEDGER_MARKS];
+	struct ledger_totals before[LEDGER_MARKS];
 };
 
 struct ledger {
@@ -187,6 +189,13 @@ void ledger_engine_restarted(struct ledger *ledger, unsigned engine, uint64_t no
  */
 int ledger_observe(struct ledger *ledger, const struct ledger_params *params, unsigned engine,
 		   const struct engine_state *agent, uint64_t now_ns);
+
+/*
+ * Asks for the lines of an engine's books that ledger_observe() and ledger_effective() will read:
+ * the first for all engines, then the second for all, then these.
+ */
+void ledger_prefetch(const struct ledger *ledger, unsigned engine);
+void ledger_prefetch_recent(const struct ledger *ledger, unsigned engine);
 
 /*
  * The engine's effective numbers at now_ns. `agent` may be NULL or never published: own books

@@ -92,7 +92,7 @@ static struct reconciled reconcile(const struct ledger_engine *books,
 	r.left = ledger_bounded(books, agent->read_ns);
 	if (books->admitted_known && counter_usable(agent)) {
 		uint64_t taken = taken_by_counter(books, agent);
-		uint64_t most = ledger_bounded(books, agent->read_ns).dispatched;
+		uint64_t most = r.left.dispatched;
 		int alone = since(agent->read_ns, books->drift_ns) > ns_of(params->settle_s);
 
 		if (taken > most)
@@ -278,14 +278,14 @@ void ledger_effective(const struct ledger *ledger, const struct ledger_params *p
 static void follow_admitted(struct ledger_engine *books, const struct ledger_params *params,
 			    const struct engine_state *agent)
 {
-	uint64_t settled_ns = since(agent->read_ns, ns_of(params->settle_s));
-	uint64_t sent = ledger_bounded(books, agent->read_ns).dispatched;
-	int settled = ledger_reached(books, settled_ns).dispatched == books->totals.dispatched;
-
 	if (!counter_usable(agent)) {
 		books->admitted_known = 0;
 		return;
 	}
+	uint64_t settled_ns = since(agent->read_ns, ns_of(params->settle_s));
+	uint64_t sent = ledger_bounded(books, agent->read_ns).dispatched;
+	int settled = ledger_reached(books, settled_ns).dispatched == books->totals.dispatched;
+
 	if (!books->admitted_known && !settled)
 		return; /* begin where nothing is under way */
 	int64_t base = (int64_t)(agent->admitted_total - sent);

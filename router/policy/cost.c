@@ -12,8 +12,8 @@ static double throughput_of(const struct policy_params *params, const struct pol
 	return greater(1, sane(params->throughput));
 }
 
-double policy_cost_decode_iteration_s(const struct policy_params *params,
-				      const struct policy_engine *engine)
+static double decode_iteration_s(const struct policy_params *params,
+				 const struct policy_engine *engine)
 {
 	double measured = sane(engine->decode_iteration_s);
 
@@ -29,24 +29,24 @@ double policy_cost_decode_iteration_s(const struct policy_params *params,
  * conversations alone looks slow, gets nothing else and stays so. So engines near the median one
  * are taken to be equally fast, and only those beyond the band for what they measure.
  */
-static double token_s_of(const struct decision *d, unsigned i)
-{
-	double own = 1 / throughput_of(d->params, &d->engines[i]), common = d->common_token_s;
-	double band = 1 + sane(d->params->measured_band);
-
-	return own <= common * band && own * band >= common ? common : own;
-}
-
-double policy_cost_common_token_s(const struct decision *d)
+static void find_token_s(struct decision *d)
 {
 	double values[STATE_ENGINES_MAX];
 	unsigned nr = 0;
 
-	for (unsigned i = 0; i < d->nr; i++)
+	for (unsigned i = 0; i < d->nr; i++) {
+		d->terms[i].token_s = 1 / throughput_of(d->params, &d->engines[i]);
 		if ((d->engines[i].flags & POLICY_MEASURED_PREFILL) &&
 		    sane(d->engines[i].prefill_tokens_per_s) > 0)
-			values[nr++] = 1 / throughput_of(d->params, &d->engines[i]);
-	return policy_cost_median(values, nr);
+			values[nr++] = d->terms[i].token_s;
+	}
+	double common = policy_cost_median(values, nr), band = 1 + sane(d->params->measured_band);
+
+	for (unsigned i = 0; i < d->nr; i++) {
+		double own = d->terms[i].token_s;
+
+		d->terms[i].token_s = own <= common * band && own * band >= common ? common : own;
+	}
 }
 
 /*
@@ -86,9 +86,23 @@ static double tokens_ahead(const struct decision *d, unsigned i)
 	double step = engine->step_budget_tokens ? engine->step_budget_tokens : STEP_BUDGET_TOKENS;
 	double yields = lesser(pending, sane(engine->requeueable_tokens)) - step;
 
-	if (yields <= 0 || uncached_of(d, i) > d->params->long_tokens)
+	if (yields <= 0 || d->terms[i].uncached > d->params->long_tokens)
 		return pending;
 	return pending - yields;
+}
+
+void policy_cost_begin(struct decision *d)
+{
+	double prompt = d->request->prompt_tokens;
+
+	find_token_s(d);
+	for (unsigned i = 0; i < d->nr; i++) {
+		struct engine_terms *terms = &d->terms[i];
+
+		terms->iteration_s = decode_iteration_s(d->params, &d->engines[i]);
+		terms->uncached = greater(0, prompt - d->engines[i].hit_tokens);
+		terms->ahead = tokens_ahead(d, i);
+	}
 }
 
 /*
@@ -101,7 +115,7 @@ static double ahead_s(const struct decision *d, unsigned i)
 	double pending = sane(d->engines[i].pending_prefill_tokens);
 	double all_s = policy_cost_queue_s(d, i);
 
-	return pending > 0 ? all_s * (tokens_ahead(d, i) / pending) : all_s;
+	return pending > 0 ? all_s * (d->terms[i].ahead / pending) : all_s;
 }
 
 double policy_cost_queue_s(const struct decision *d, unsigned i)
@@ -110,7 +124,7 @@ double policy_cost_queue_s(const struct decision *d, unsigned i)
 
 	if (engine->flags & POLICY_PENDING_S)
 		return sane(engine->pending_prefill_s);
-	return sane(engine->pending_prefill_tokens) * token_s_of(d, i);
+	return sane(engine->pending_prefill_tokens) * d->terms[i].token_s;
 }
 
 /* What is staged or held for an engine lets short requests through, and delays long ones. */
@@ -118,9 +132,9 @@ static double staged_s(const struct decision *d, unsigned i)
 {
 	const struct policy_engine *engine = &d->engines[i];
 
-	if (uncached_of(d, i) <= d->params->long_tokens)
+	if (d->terms[i].uncached <= d->params->long_tokens)
 		return 0;
-	return sane(engine->staged_rest_tokens) * token_s_of(d, i);
+	return sane(engine->staged_rest_tokens) * d->terms[i].token_s;
 }
 
 /* The engine with the longest hit that others can pull from, if it has more than i; -1 = none. */
@@ -146,32 +160,32 @@ static int32_t pull_source(const struct decision *d, unsigned i)
 	return source;
 }
 
-static double own_prefill_s(const struct decision *d, unsigned i, double uncached)
+static double own_prefill_s(const struct decision *d, unsigned i, int eft, double uncached)
 {
-	if (d->params->policy == POLICY_EFT)
-		return quadratic_s(d->params, &d->engines[i], token_s_of(d, i),
+	if (eft)
+		return quadratic_s(d->params, &d->engines[i], d->terms[i].token_s,
 				   d->request->prompt_tokens, uncached);
-	return uncached * token_s_of(d, i);
+	return uncached * d->terms[i].token_s;
 }
 
 /* Own prefill: computed, or pulled from another engine and the rest computed, if that is less. */
-static void price_prefill(const struct decision *d, unsigned i, struct policy_cost *cost)
+static void price_prefill(const struct decision *d, unsigned i, int eft, struct policy_cost *cost)
 {
 	const struct policy_params *params = d->params;
-	double uncached = uncached_of(d, i);
+	double uncached = d->terms[i].uncached;
 	int32_t source = pull_source(d, i);
 
 	cost->pull_from = -1;
 	cost->uncached_tokens = (uint32_t)uncached;
-	cost->prefill_s = own_prefill_s(d, i, uncached);
+	cost->prefill_s = own_prefill_s(d, i, eft, uncached);
 	if (source < 0)
 		return;
 
-	double rest = uncached_of(d, (unsigned)source), pulled = uncached - rest;
+	double rest = d->terms[source].uncached, pulled = uncached - rest;
 	double pull_s = sane(params->kv_transfer_setup_s) +
 			pulled * sane(params->kv_bytes_per_token) /
 				greater(1, sane(params->kv_transfer_bandwidth));
-	double with_pull_s = pull_s + own_prefill_s(d, i, rest);
+	double with_pull_s = pull_s + own_prefill_s(d, i, eft, rest);
 
 	if (with_pull_s < cost->prefill_s) {
 		cost->prefill_s = with_pull_s;
@@ -199,8 +213,7 @@ static double kv_wait_s(const struct decision *d, unsigned i)
 
 	if (capacity == 0 || missing <= 0 || booked == 0)
 		return 0;
-	return output * policy_cost_decode_iteration_s(d->params, engine) * missing /
-	       lesser(booked, capacity);
+	return output * d->terms[i].iteration_s * missing / lesser(booked, capacity);
 }
 
 /* One decode pass per chunk, of the work ahead and of our own. */
@@ -209,14 +222,14 @@ static double passes_s(const struct decision *d, unsigned i, double uncached)
 	const struct policy_engine *engine = &d->engines[i];
 	double budget =
 		engine->step_budget_tokens ? engine->step_budget_tokens : STEP_BUDGET_TOKENS;
-	double tokens = tokens_ahead(d, i) + uncached;
+	double tokens = d->terms[i].ahead + uncached;
 	double chunks = (double)(uint64_t)(tokens / budget);
 
 	if (sane(engine->decoding) == 0)
 		return 0;
 	if (chunks * budget < tokens)
 		chunks++;
-	return chunks * policy_cost_decode_iteration_s(d->params, engine);
+	return chunks * d->terms[i].iteration_s;
 }
 
 static double step_rest_s(const struct decision *d, unsigned i)
@@ -227,16 +240,16 @@ static double step_rest_s(const struct decision *d, unsigned i)
 		return sane(engine->step_rest_s);
 	if (sane(engine->decoding) == 0)
 		return 0; /* a prefill step's rest is in the prefill ahead */
-	return policy_cost_decode_iteration_s(d->params, engine) / 2;
+	return d->terms[i].iteration_s / 2;
 }
 
-static void price_eft(const struct decision *d, unsigned i, struct policy_cost *cost)
+static void price_eft(const struct decision *d, unsigned i, int eft, struct policy_cost *cost)
 {
 	double decoding = sane(d->engines[i].decoding);
 
-	price_prefill(d, i, cost);
+	price_prefill(d, i, eft, cost);
 	cost->step_s = step_rest_s(d, i);
-	cost->queue_s = tokens_ahead(d, i) * token_s_of(d, i);
+	cost->queue_s = d->terms[i].ahead * d->terms[i].token_s;
 	cost->staged_s = staged_s(d, i);
 	cost->passes_s = passes_s(d, i, cost->uncached_tokens);
 	cost->kv_wait_s = kv_wait_s(d, i);
@@ -248,10 +261,9 @@ static void price_contention(const struct decision *d, unsigned i, struct policy
 {
 	const struct policy_engine *engine = &d->engines[i];
 
-	price_prefill(d, i, cost);
-	cost->decode_s =
-		sane(engine->num_requests) * policy_cost_decode_iteration_s(d->params, engine);
-	cost->queue_s = tokens_ahead(d, i) * token_s_of(d, i);
+	price_prefill(d, i, 0, cost);
+	cost->decode_s = sane(engine->num_requests) * d->terms[i].iteration_s;
+	cost->queue_s = d->terms[i].ahead * d->terms[i].token_s;
 	cost->staged_s = staged_s(d, i);
 }
 
@@ -273,12 +285,12 @@ static double decode_tokens(const struct decision *d, unsigned i)
 
 static void price_v2(const struct decision *d, unsigned i, struct policy_cost *cost)
 {
-	double token_s = token_s_of(d, i);
+	double token_s = d->terms[i].token_s;
 
 	cost->pull_from = -1;
-	cost->uncached_tokens = (uint32_t)uncached_of(d, i);
+	cost->uncached_tokens = (uint32_t)d->terms[i].uncached;
 	cost->queue_s = sane(d->engines[i].pending_prefill_tokens) * token_s;
-	cost->prefill_s = uncached_of(d, i) * token_s;
+	cost->prefill_s = d->terms[i].uncached * token_s;
 	if (d->params->policy == POLICY_V3)
 		cost->decode_s = decode_tokens(d, i) * token_s;
 }
@@ -292,9 +304,9 @@ static void price_linear(const struct decision *d, unsigned i, struct policy_cos
 	double rate = greater(1, sane(d->params->throughput));
 
 	cost->pull_from = -1;
-	cost->uncached_tokens = (uint32_t)uncached_of(d, i);
+	cost->uncached_tokens = (uint32_t)d->terms[i].uncached;
 	cost->queue_s = d->params->linear_load_weight * outstanding / rate;
-	cost->prefill_s = uncached_of(d, i) / rate;
+	cost->prefill_s = d->terms[i].uncached / rate;
 }
 
 static void price(const struct decision *d, unsigned i, struct policy_cost *cost)
@@ -311,23 +323,27 @@ static void price(const struct decision *d, unsigned i, struct policy_cost *cost
 		price_contention(d, i, cost);
 		return;
 	default: /* policies without costs show the step model's */
-		price_eft(d, i, cost);
+		price_eft(d, i, d->params->policy == POLICY_EFT, cost);
 		return;
 	}
 }
 
-double policy_cost_median(double *values, unsigned nr)
+/* Each value goes to its rank: no branch depends on what the values are. */
+double policy_cost_median(const double *values, unsigned nr)
 {
-	for (unsigned i = 1; i < nr; i++)
-		for (unsigned k = i; k > 0 && values[k] < values[k - 1]; k--) {
-			double swap = values[k];
+	double sorted[STATE_ENGINES_MAX];
 
-			values[k] = values[k - 1];
-			values[k - 1] = swap;
-		}
+	assert(nr <= STATE_ENGINES_MAX);
 	if (nr == 0)
 		return 0;
-	return nr % 2 ? values[nr / 2] : (values[nr / 2 - 1] + values[nr / 2]) / 2;
+	for (unsigned i = 0; i < nr; i++) {
+		unsigned rank = 0;
+
+		for (unsigned k = 0; k < nr; k++)
+			rank += (values[k] < values[i]) | ((values[k] == values[i]) & (k < i));
+		sorted[rank] = values[i];
+	}
+	return nr % 2 ? sorted[nr / 2] : (sorted[nr / 2 - 1] + sorted[nr / 2]) / 2;
 }
 
 /* How slow this engine is against the median one, by its measured first tokens; 1 inside the band.
@@ -372,8 +388,13 @@ static double wait_s(const struct policy_cost *cost)
 static void bound_unknown(const struct decision *d)
 {
 	double waits[STATE_ENGINES_MAX];
-	unsigned nr = 0;
+	unsigned nr = 0, bounded = 0;
 
+	for (unsigned i = 0; i < d->nr; i++)
+		bounded += d->engines[i].staleness == STALENESS_UNKNOWN ||
+			   (d->engines[i].flags & POLICY_PROBE);
+	if (bounded == 0)
+		return;
 	for (unsigned i = 0; i < d->nr; i++)
 		if (is_candidate(d, (int32_t)i) && d->engines[i].staleness != STALENESS_UNKNOWN &&
 		    !(d->engines[i].flags & POLICY_PROBE))
@@ -387,7 +408,7 @@ static void bound_unknown(const struct decision *d)
 		struct policy_cost *cost = &d->choice->cost[i];
 		double above = median - wait_s(cost);
 		int probing = (engine->flags & POLICY_PROBE) != 0 &&
-			      uncached_of(d, i) <= d->params->probe_tokens;
+			      d->terms[i].uncached <= d->params->probe_tokens;
 
 		if (engine->staleness == STALENESS_UNKNOWN && above > 0)
 			cost->unknown_s = above;
@@ -421,7 +442,7 @@ static double discount_of(const struct decision *d, unsigned i, const struct pol
 		form = params->policy == POLICY_CONTENTION ? DISCOUNT_SUBTRACT : DISCOUNT_NONE;
 	switch (form) {
 	case DISCOUNT_SUBTRACT:
-		return turns * policy_cost_decode_iteration_s(params, &d->engines[i]);
+		return turns * d->terms[i].iteration_s;
 	case DISCOUNT_AMORTISE:
 		return cost->prefill_s * cost->factor * (1 - 1 / turns);
 	case DISCOUNT_PERCENT:
@@ -492,14 +513,10 @@ void policy_cost_all(struct decision *d)
 
 double policy_cost_predict_raw_s(const struct decision *d, unsigned i)
 {
-	struct policy_params params = *d->params;
-	struct decision step = *d;
 	struct policy_cost cost = { 0 };
 
-	params.policy = POLICY_EFT;
-	step.params = &params;
-	price_eft(&step, i, &cost);
-	cost.queue_s = ahead_s(&step, i);
+	price_eft(d, i, 1, &cost);
+	cost.queue_s = ahead_s(d, i);
 	return wait_s(&cost) + cost.staged_s + cost.prefill_s + cost.passes_s;
 }
 

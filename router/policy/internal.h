@@ -4,16 +4,24 @@
 
 #include "router/policy/policy.h"
 
+/* What several terms of an engine's cost are made of, reckoned once. */
+struct engine_terms {
+	double token_s;     /* of prefill */
+	double iteration_s; /* of decode */
+	double uncached;    /* tokens of this prompt */
+	double ahead;       /* tokens of others before it */
+};
+
 struct decision {
 	const struct policy_params *params;
 	const struct policy_request *request;
 	const struct policy_engine *engines;
 	unsigned nr;
-	int32_t home;          /* request's, -1 when it is not an index here */
-	uint64_t candidates;   /* a bit per engine */
-	int last_resort;       /* no sound engine was left */
-	double common_token_s; /* median of the measured speeds, 0 = none is measured */
+	int32_t home;        /* request's, -1 when it is not an index here */
+	uint64_t candidates; /* a bit per engine */
+	int last_resort;     /* no sound engine was left */
 	struct policy_choice *choice;
+	struct engine_terms terms[STATE_ENGINES_MAX]; /* of [0, nr) */
 };
 
 static inline int is_candidate(const struct decision *d, int32_t i)
@@ -45,13 +53,6 @@ static inline double weight_of(const struct policy_engine *engine)
 			  : 1; /* weightless engines are left out before, or all there is */
 }
 
-static inline double uncached_of(const struct decision *d, unsigned i)
-{
-	double prompt = d->request->prompt_tokens;
-
-	return greater(0, prompt - d->engines[i].hit_tokens);
-}
-
 /* Requests per weight: the load that the policies without costs compare. */
 static inline double load_of(const struct policy_engine *engine)
 {
@@ -59,17 +60,16 @@ static inline double load_of(const struct policy_engine *engine)
 }
 
 /* cost.c */
-double policy_cost_decode_iteration_s(const struct policy_params *params,
-				      const struct policy_engine *engine);
 double policy_cost_queue_s(const struct decision *d, unsigned i);
-double policy_cost_common_token_s(const struct decision *d);
+/* Fills terms[]. */
+void policy_cost_begin(struct decision *d);
 /* Fills cost[] of every engine for the policy in force, gate of v3 included. */
 void policy_cost_all(struct decision *d);
 /* First token on engine i by the step model alone. */
 double policy_cost_predict_raw_s(const struct decision *d, unsigned i);
 double policy_cost_band_s(const struct policy_params *params, double cost_s);
-/* Median of values, which it sorts; 0 for none. */
-double policy_cost_median(double *values, unsigned nr);
+/* Median of at most STATE_ENGINES_MAX values, no NaN among them; 0 for none. */
+double policy_cost_median(const double *values, unsigned nr);
 
 /* migrate.c: decides between home and the cheapest engine; writes engine, reason and the move. */
 void policy_migrate(struct decision *d, int32_t cheapest);

@@ -20,11 +20,10 @@ static int32_t drawn_of(const struct decision *d, uint64_t mask, uint64_t random
 	int32_t best = -1;
 	uint64_t high = 0;
 
-	for (unsigned i = 0; i < d->nr; i++) {
+	for (; mask; mask &= mask - 1) {
+		unsigned i = (unsigned)__builtin_ctzll(mask);
 		uint64_t own = draw(random, d->engines[i].id);
 
-		if (!(mask >> i & 1))
-			continue;
 		if (best < 0 || own > high ||
 		    (own == high && d->engines[i].id < d->engines[best].id)) {
 			best = (int32_t)i;
@@ -202,7 +201,7 @@ static enum policy_class class_of(const struct decision *d)
 
 	for (unsigned i = 0; i < d->nr; i++)
 		if (is_candidate(d, (int32_t)i))
-			least = lesser(least, uncached_of(d, i));
+			least = lesser(least, d->terms[i].uncached);
 	if (d->request->prompt_tokens >= d->params->heavy_threshold)
 		return CLASS_HEAVY;
 	return least <= d->params->warm_threshold ? CLASS_WARM : CLASS_MEDIUM;
@@ -292,31 +291,31 @@ static void begin(struct decision *d)
 		d->choice->candidates++;
 }
 
-static struct decision decision_of(const struct policy_params *params,
-				   const struct policy_request *request,
-				   const struct policy_engine *engines, unsigned engines_nr,
-				   struct policy_choice *choice)
+static void decision_init(struct decision *d, const struct policy_params *params,
+			  const struct policy_request *request, const struct policy_engine *engines,
+			  unsigned engines_nr, struct policy_choice *choice)
 {
-	struct decision d = { .params = params,
-			      .request = request,
-			      .engines = engines,
-			      .nr = engines_nr,
-			      .home = request->home,
-			      .choice = choice };
-
 	assert(engines_nr <= STATE_ENGINES_MAX && params->policy < POLICIES_NR);
-	if (d.home < 0 || (unsigned)d.home >= engines_nr)
-		d.home = -1;
-	d.common_token_s = policy_cost_common_token_s(&d);
-	return d;
+	d->params = params;
+	d->request = request;
+	d->engines = engines;
+	d->nr = engines_nr;
+	d->home = request->home;
+	if (d->home < 0 || (unsigned)d->home >= engines_nr)
+		d->home = -1;
+	d->candidates = 0;
+	d->last_resort = 0;
+	d->choice = choice;
+	policy_cost_begin(d);
 }
 
 void policy_choose(const struct policy_params *params, const struct policy_request *request,
 		   const struct policy_engine *engines, unsigned engines_nr,
 		   struct policy_choice *ret_choice)
 {
-	struct decision d = decision_of(params, request, engines, engines_nr, ret_choice);
+	struct decision d;
 
+	decision_init(&d, params, request, engines, engines_nr, ret_choice);
 	begin(&d);
 	if (d.candidates == 0)
 		return;
@@ -357,8 +356,9 @@ int policy_reprice(const struct policy_params *params, const struct policy_reque
 {
 	int32_t engine = before->engine;
 	uint32_t reason = before->reason, move = before->move;
-	struct decision d = decision_of(params, request, engines, engines_nr, ret_choice);
+	struct decision d;
 
+	decision_init(&d, params, request, engines, engines_nr, ret_choice);
 	policy_choose(params, request, engines, engines_nr, ret_choice);
 	if (ret_choice->engine == engine)
 		return 0;

@@ -31,6 +31,10 @@ enum {
 	AHEAD = 8, /* look-ups in flight */
 	HOLES_MAX = 8,
 	HOLE_PROBES = 2,
+	IN_FLIGHT = 32,           /* lines a round of look-ups asks for */
+	PROBES_MIN = HOLE_PROBES, /* of one engine in a round, and the least to end with */
+	PROBES_MAX = 16,
+	LEAP = 16, /* 0, 16, 256, 4096 */
 };
 static_assert(LIMIT_CONTENT_BLOCKS <= 1 << DEPTH_BITS, "a depth fits its bits");
 static_assert(WAYS * 8 == 64, "a bucket is one line");
@@ -371,66 +375,90 @@ int prefix_set_epoch(struct prefix_index *index, uint32_t engine, uint64_t epoch
 
 /* ------- matching */
 
-/* The boundary is at or below `absent` and at or above `first`: all below that is present. */
+/*
+ * All blocks above `first` are present, that at `absent` is not (or is the end). A round looks at
+ * some depths between them at once, as many as keep IN_FLIGHT lines under way for all engines
+ * together: near the top first, for most prompts are new to most engines, then at even distances.
+ * The deepest one that is present moves `first`, the next one moves `absent`. Where what is left
+ * fits in one round it is looked at whole, together with what lies below a boundary there: a block
+ * that is present below proves that a full bucket has cost one in mid-chain.
+ */
 struct search {
-	uint32_t first, absent, stride, holes;
-	uint32_t probe;
-	int done;
-	uint64_t word[1 + HOLE_PROBES]; /* of the probe; of the blocks below a boundary found */
+	uint32_t first, absent;
+	uint32_t holes, probes;
+	int leaping, last, done;
+	uint32_t depth[PROBES_MAX]; /* ascending */
+	uint64_t word[PROBES_MAX];
 };
 
-/*
- * A step is three rounds over all engines, so that their cache misses overlap: ask for the buckets,
- * look into them and ask for the stamps, judge. Leaps first, from the top, for most prompts are new
- * to most engines; then halves. first == absent: the boundary, to be judged by what is below it.
- */
-static void search_ask(struct search *s, const struct set *set, const uint64_t *chain, uint32_t n)
+static void search_begin(struct search *s, uint32_t first, uint32_t n, uint32_t holes)
 {
-	uint32_t leap = s->first + s->stride - 1;
-	uint32_t middle = s->first + (s->absent - s->first) / 2;
-
-	s->probe = s->stride && leap < middle ? leap : middle;
-	if (s->first < s->absent)
-		__builtin_prefetch(bucket_of(set, chain[s->probe]));
-	for (uint32_t i = 1; s->first == s->absent && i <= HOLE_PROBES && s->probe + i < n; i++)
-		__builtin_prefetch(bucket_of(set, chain[s->probe + i]));
+	s->first = first;
+	s->absent = n;
+	s->holes = holes;
+	s->leaping = holes == 0;
+	s->done = 0;
 }
 
-static void search_look(struct search *s, const struct set *set, const uint64_t *chain, uint32_t n)
+/* The depths of this round, `share` at most. */
+static void search_plan(struct search *s, uint32_t n, uint32_t share)
 {
-	uint32_t begin = s->first < s->absent ? 0 : 1, end = begin ? 1 + HOLE_PROBES : 1;
+	uint32_t wide = s->absent - s->first, at = s->first, leap = 0;
 
-	for (uint32_t i = begin; i < end; i++) {
-		uint32_t d = s->probe + i;
+	s->probes = 0;
+	s->last = wide + HOLE_PROBES <= share;
+	if (s->last) {
+		for (; at < s->absent; at++)
+			s->depth[s->probes++] = at;
+		for (uint32_t i = 1; i <= HOLE_PROBES && at + i < n; i++)
+			s->depth[s->probes++] = at + i;
+		return;
+	}
+	if (share > wide)
+		share = wide;
+	for (uint32_t i = 0; i < share; i++) {
+		uint32_t even = wide * (i + 1) / (share + 1);
 
-		s->word[i] = d < n ? word_of(set, chain[d], d) : 0;
+		at = s->first + (s->leaping && leap < even ? leap : even);
+		leap = leap == 0 ? LEAP : leap < even ? leap * LEAP : leap;
+		if (s->probes == 0 || at > s->depth[s->probes - 1])
+			s->depth[s->probes++] = at;
+	}
+}
+
+static void search_ask(const struct search *s, const struct set *set, const uint64_t *chain)
+{
+	for (uint32_t i = 0; i < s->probes; i++)
+		__builtin_prefetch(bucket_of(set, chain[s->depth[i]]));
+}
+
+static void search_look(struct search *s, const struct set *set, const uint64_t *chain)
+{
+	for (uint32_t i = 0; i < s->probes; i++) {
+		s->word[i] = word_of(set, chain[s->depth[i]], s->depth[i]);
 		__builtin_prefetch(rest_at(set, word_stamp(s->word[i])));
 	}
 }
 
 static void search_judge(struct search *s, const struct set *set, uint32_t n)
 {
-	if (s->first < s->absent && word_alive(set, s->word[0])) {
-		s->first = s->probe + 1;
-		s->stride *= 4;
+	uint32_t present = s->probes; /* leading ones, up to the deepest that is present */
+
+	while (present > 0 && !word_alive(set, s->word[present - 1]))
+		present--;
+	s->leaping = 0;
+	if (present > 0 && s->depth[present - 1] > s->absent) {
+		if (s->holes < HOLES_MAX)
+			search_begin(s, s->depth[present - 1] + 1, n, s->holes + 1);
+		else
+			s->done = 1;
 		return;
 	}
-	if (s->first < s->absent) {
-		s->absent = s->probe;
-		s->stride = 0; /* from here on halves */
-		return;
-	}
-	s->done = 1;
-	/* A full bucket may have cost a block in mid-chain: one that is there below it proves that.
-	 */
-	for (uint32_t i = 1; i <= HOLE_PROBES; i++) {
-		if (s->holes == HOLES_MAX || !word_alive(set, s->word[i]))
-			continue;
-		*s = (struct search){
-			.first = s->probe + i + 1, .absent = n, .stride = 1, .holes = s->holes + 1
-		};
-		return;
-	}
+	if (present < s->probes && s->depth[present] < s->absent)
+		s->absent = s->depth[present];
+	if (present > 0)
+		s->first = s->depth[present - 1] + 1;
+	s->done = s->last;
 }
 
 static uint32_t bounded(const struct prefix_index *index, uint32_t n)
@@ -443,39 +471,75 @@ uint32_t prefix_match(const struct prefix_index *index, uint32_t engine, const u
 		      uint32_t n)
 {
 	struct set set = set_of(index, engine);
-	struct search s = { .absent = bounded(index, n), .stride = 1 };
+	struct search s;
 
 	n = bounded(index, n);
+	search_begin(&s, 0, n, 0);
 	while (!s.done) {
-		search_ask(&s, &set, chain, n);
-		search_look(&s, &set, chain, n);
+		search_plan(&s, n, PROBES_MAX);
+		search_ask(&s, &set, chain);
+		search_look(&s, &set, chain);
 		search_judge(&s, &set, n);
 	}
 	return s.first;
 }
 
+/* Of one engine in a round, with so many still being searched. */
+static uint32_t share_of(uint32_t searching)
+{
+	uint32_t share = IN_FLIGHT / searching;
+
+	return share > PROBES_MAX ? PROBES_MAX : share < PROBES_MIN ? PROBES_MIN : share;
+}
+
+void prefix_prefetch(const struct prefix_index *index, uint32_t engines, const uint64_t *chain,
+		     uint32_t n)
+{
+	struct search s;
+
+	assert(engines <= index->engines);
+	n = bounded(index, n);
+	if (engines == 0)
+		return;
+	search_begin(&s, 0, n, 0);
+	search_plan(&s, n, share_of(engines));
+	for (uint32_t i = 0; i < engines; i++) {
+		struct set set = set_of(index, i);
+
+		__builtin_prefetch(set.head);
+		search_ask(&s, &set, chain);
+	}
+}
+
+/*
+ * A step is three rounds over all engines, so that their cache misses overlap: ask for the buckets,
+ * look into them and ask for the stamps, judge.
+ */
 void prefix_match_all(const struct prefix_index *index, uint32_t engines, const uint64_t *chain,
 		      uint32_t n, uint32_t *ret_blocks)
 {
 	struct set sets[PREFIX_ENGINES_MAX];
 	struct search s[PREFIX_ENGINES_MAX];
 	uint8_t at[PREFIX_ENGINES_MAX]; /* engines still being searched */
-	uint32_t searching = engines, left;
+	uint32_t searching = engines, left, share;
 
 	assert(engines <= index->engines);
 	n = bounded(index, n);
 	for (uint32_t i = 0; i < engines; i++) {
 		sets[i] = set_of(index, i);
 		__builtin_prefetch(sets[i].head);
-		s[i] = (struct search){ .absent = n, .stride = 1 };
+		search_begin(&s[i], 0, n, 0);
 		at[i] = (uint8_t)i;
 	}
 	for (; searching; searching = left) {
+		share = share_of(searching);
 		left = 0;
+		for (uint32_t i = 0; i < searching; i++) {
+			search_plan(&s[at[i]], n, share);
+			search_ask(&s[at[i]], &sets[at[i]], chain);
+		}
 		for (uint32_t i = 0; i < searching; i++)
-			search_ask(&s[at[i]], &sets[at[i]], chain, n);
-		for (uint32_t i = 0; i < searching; i++)
-			search_look(&s[at[i]], &sets[at[i]], chain, n);
+			search_look(&s[at[i]], &sets[at[i]], chain);
 		for (uint32_t i = 0; i < searching; i++) {
 			search_judge(&s[at[i]], &sets[at[i]], n);
 			if (s[at[i]].done)

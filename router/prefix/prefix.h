@@ -89,6 +89,13 @@ void prefix_reset(struct prefix_index *index, uint32_t engine);
 uint32_t prefix_match(const struct prefix_index *index, uint32_t engine, const uint64_t *chain,
 		      uint32_t n);
 
+/*
+ * Asks for the lines that prefix_match_all() will look at first, while the caller has other memory
+ * to wait for. Changes no answer.
+ */
+void prefix_prefetch(const struct prefix_index *index, uint32_t engines, const uint64_t *chain,
+		     uint32_t n);
+
 /* The same for engines 0..engines-1 at once, their memory accesses overlapped. */
 void prefix_match_all(const struct prefix_index *index, uint32_t engines, const uint64_t *chain,
 		      uint32_t n, uint32_t *ret_blocks);
