@@ -1,9 +1,8 @@
-/* Times the parts of a decision on real files of a region; see load_decide.h. */
-#include <errno.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
+/* Times the parts of a decision, one after the other and together; see load_decide.h. */
 #include <string.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 
 #include "bench/load_decide.h"
 #include "shm/base/clock.h"
@@ -38,7 +37,17 @@ static void slot_all(struct decide *d)
 	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
 		engine_file_prefetch(&d->seen[e]);
 	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
-		engine_file_read(&d->seen[e], &d->state[e], NULL);
+		engine_file_prefetch_state(&d->seen[e]);
+	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
+		engine_file_read(&d->seen[e], &d->state[e], &d->seq[e]);
+}
+
+static void same_all(struct decide *d)
+{
+	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
+		engine_file_prefetch(&d->seen[e]);
+	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
+		d->seq[e] = engine_file_seq(&d->seen[e]);
 }
 
 static void prefix(struct decide *d)
@@ -46,28 +55,54 @@ static void prefix(struct decide *d)
 	prefix_match_all(&d->index, DECIDE_ENGINES, d->chain, DECIDE_BLOCKS, d->blocks);
 }
 
-static void books(struct decide *d)
+static void observe(struct decide *d)
 {
-	uint64_t now_ns = clock_ns();
-
 	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
-		ledger_effective(&d->ledger, &d->books, e, &d->state[e], NULL, 4500, now_ns,
-				 &d->view[e]);
+		ledger_prefetch(&d->ledger, e);
+	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
+		ledger_prefetch_recent(&d->ledger, e);
+	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
+		ledger_observe(&d->ledger, &d->books, e, &d->state[e], d->now_ns);
 }
 
-static void engines_of(struct decide *d)
+/* By the router's own rules, from what has been read and found. */
+static void fill(struct decide *d)
 {
-	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
-		d->engine[e] = (struct policy_engine){
-			.id = e,
-			.flags = POLICY_SERVES | POLICY_ALIVE,
-			.weight = 1,
-			.fresh_s = 0.2f,
-			.num_requests = (uint32_t)d->view[e].num_requests,
-			.decoding = (uint32_t)d->view[e].decoding,
-			.pending_prefill_tokens = (uint32_t)d->view[e].pending_prefill_tokens,
-			.hit_tokens = d->blocks[e] * 125,
-		};
+	struct view v = { .ledger = &d->ledger,
+			  .ledger_params = &d->books,
+			  .params = &d->params,
+			  .rules = &d->rules,
+			  .now_ns = d->now_ns };
+	struct view_prompt prompt = { .chain = d->chain,
+				      .chain_nr = DECIDE_BLOCKS,
+				      .prompt_tokens = DECIDE_BLOCKS * 125,
+				      .content_bytes = DECIDE_BLOCKS * 512,
+				      .session = &d->session,
+				      .home = DECIDE_HOME };
+	struct view_request asked = { .random = { 17, 99 },
+				      .flags = POLICY_STREAMED,
+				      .home = DECIDE_HOME,
+				      .prompt_tokens = DECIDE_BLOCKS * 125,
+				      .turn = 5,
+				      .sequences = 1,
+				      .session = &d->session };
+	uint32_t hits[DECIDE_ENGINES];
+
+	view_hits(&prompt, d->blocks, DECIDE_ENGINES, hits);
+	view_budget_refill(&d->moves, &d->rules, d->now_ns);
+	view_request_fill(&v, &asked, &d->moves, &d->request);
+	for (unsigned e = 0; e < DECIDE_ENGINES; e++) {
+		struct view_engine seen = { .index = e,
+					    .id = e,
+					    .flags = POLICY_SERVES | POLICY_ALIVE,
+					    .attached = 1,
+					    .weight = 1,
+					    .state = &d->state[e],
+					    .calibration = &d->calibration[e],
+					    .hit_tokens = hits[e] };
+
+		view_engine_fill(&v, &seen, &d->engine[e]);
+	}
 }
 
 static void choose(struct decide *d, enum policy_kind kind)
@@ -91,29 +126,71 @@ static void linear(struct decide *d)
 	choose(d, POLICY_LINEAR);
 }
 
+/* As the router reads them (engines_read). */
+static void read_all(struct decide *d)
+{
+	for (unsigned e = 0; e < DECIDE_ENGINES; e++) {
+		engine_file_prefetch(&d->seen[e]);
+		ledger_prefetch(&d->ledger, e);
+	}
+	for (unsigned e = 0; e < DECIDE_ENGINES; e++) {
+		engine_file_prefetch_state(&d->seen[e]);
+		ledger_prefetch_recent(&d->ledger, e);
+	}
+	for (unsigned e = 0; e < DECIDE_ENGINES; e++) {
+		engine_file_read(&d->seen[e], &d->state[e], &d->seq[e]);
+		ledger_observe(&d->ledger, &d->books, e, &d->state[e], d->now_ns);
+	}
+}
+
+/* In the router's order (route_decide), the default policy. */
 static void bare(struct decide *d)
 {
-	slot_all(d);
-	books(d);
-	engines_of(d);
-	contention(d);
+	read_all(d);
+	fill(d);
+	eft(d);
 }
 
 static void whole(struct decide *d)
 {
+	prefix_prefetch(&d->index, DECIDE_ENGINES, d->chain, DECIDE_BLOCKS);
+	read_all(d);
 	prefix(d);
-	bare(d);
+	fill(d);
+	eft(d);
 }
 
 /* ---- cold lines ---- */
+
+#ifdef __x86_64__
+static int flushes_unordered(void)
+{
+	static int known = -1; /* asking leaves a virtual machine */
+	unsigned a, b = 0, c, d;
+
+	if (known < 0)
+		known = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_CLFLUSHOPT);
+	return known;
+}
+
+/* Many at a time where the processor can: it must be over before others take the caches. */
+static __attribute__((target("clflushopt"))) void evict_unordered(const char *at, size_t len)
+{
+	for (size_t i = 0; i < len; i += LINE)
+		__builtin_ia32_clflushopt(at + i);
+}
+#endif
 
 static void evict(const void *from, size_t len)
 {
 #ifdef __x86_64__
 	const char *at = from;
 
-	for (size_t i = 0; i < len; i += LINE)
-		__builtin_ia32_clflush(at + i);
+	if (flushes_unordered())
+		evict_unordered(at, len);
+	else
+		for (size_t i = 0; i < len; i += LINE)
+			__builtin_ia32_clflush(at + i);
 	__builtin_ia32_mfence();
 #else
 	/* Without an instruction for it other memory takes the caches' place. */
@@ -124,23 +201,27 @@ static void evict(const void *from, size_t len)
 #endif
 }
 
-static void evict_all(struct decide *d, bool index)
+static void evict_all(struct decide *d, enum decide_cold cold)
 {
 	for (unsigned e = 0; e < DECIDE_ENGINES; e++) {
 		evict(d->seen[e].file.map,
 		      d->seen[e].file.size < 2 * PAGE ? d->seen[e].file.size : 2 * PAGE);
 		evict(d->plain[e], PAGE);
 	}
-	evict(&d->ledger, DECIDE_ENGINES * sizeof(d->ledger.engine[0]));
-	evict(d->chain, sizeof(d->chain));
-	if (index)
+	if (cold >= DECIDE_BOOKS) {
+		evict(&d->ledger, DECIDE_ENGINES * sizeof(d->ledger.engine[0]));
+		evict(d->ticket, sizeof(d->ticket));
+	}
+	if (cold >= DECIDE_ALL) {
+		evict(d->chain, sizeof(d->chain));
 		evict(d->memory, d->memory_size);
+	}
 }
 
 #define PART_ROW(id, name, op, cold) { op, cold },
 static const struct {
 	void (*op)(struct decide *d);
-	bool cold;
+	enum decide_cold cold;
 } parts[] = { DECIDE_PARTS(PART_ROW) };
 
 static double clock_cost_ns(void)
@@ -152,109 +233,24 @@ static double clock_cost_ns(void)
 	return (double)(now - before) / CLOCK_ROUNDS;
 }
 
-void decide_time(struct decide *d, enum decide_part part, unsigned samples, struct hist *ret_ns)
+void decide_time(struct decide *d, enum decide_part part, unsigned samples, struct hist *hist_ns)
 {
 	unsigned batch = parts[part].cold ? 1 : BATCH;
 	double clock = clock_cost_ns();
 
-	hist_reset(ret_ns);
-	whole(d); /* what is not under test is in place */
+	whole(d);
 	for (unsigned i = 0; i < samples; i++) {
-		if (parts[part].cold)
-			evict_all(d, part == DECIDE_PREFIX_COLD || part == DECIDE_WHOLE_COLD);
+		if (parts[part].cold) {
+			whole(d); /* what is not flushed is in place: code, stack, parameters */
+			decide_publish(d);
+			if (part == DECIDE_OBSERVE) /* has been read */
+				memcpy(d->state, d->said, sizeof(d->state));
+			evict_all(d, parts[part].cold);
+		}
 		uint64_t before = clock_ns();
 		for (unsigned k = 0; k < batch; k++)
 			parts[part].op(d);
 		double ns = ((double)(clock_ns() - before) - clock) / batch;
-		hist_add(ret_ns, ns);
+		hist_add(hist_ns, ns);
 	}
-}
-
-/* ---- the world of a decision ---- */
-
-static void books_fill(struct decide *d)
-{
-	uint64_t now_ns = clock_ns();
-
-	ledger_init(&d->ledger);
-	ledger_params_init(&d->books);
-	for (unsigned i = 0; i < DECIDE_TICKETS; i++) {
-		struct ledger_ticket *t = &d->ticket[i];
-
-		t->engine = i % DECIDE_ENGINES;
-		t->sequences = 1;
-		t->prompt_tokens = 20000;
-		t->uncached_tokens = 2000;
-		t->prefill_s = 0.5;
-		ledger_dispatch(&d->ledger, t, now_ns);
-		if (i % 2)
-			ledger_first_token(&d->ledger, t, now_ns);
-	}
-}
-
-static int index_fill(struct decide *d)
-{
-	size_t size = prefix_size(DECIDE_ENGINES, DECIDE_ROOM);
-
-	d->memory_size = (size + PAGE - 1) / PAGE * PAGE;
-	d->memory = aligned_alloc(PAGE, d->memory_size);
-	if (!d->memory)
-		return -ENOMEM;
-	memset(d->memory, 0, d->memory_size);
-	int err = prefix_attach(&d->index, d->memory, d->memory_size, DECIDE_ENGINES, DECIDE_ROOM);
-	for (unsigned i = 0; i < DECIDE_BLOCKS; i++)
-		d->chain[i] = (i + 1) * 0x9e3779b97f4a7c15ull;
-	for (uint32_t e = 0; e < DECIDE_ENGINES && !err; e++)
-		prefix_insert(&d->index, e, d->chain, e == 3 ? DECIDE_BLOCKS : 40 * (e + 1));
-	return err;
-}
-
-static int files_make(struct decide *d, const char *dir)
-{
-	char error[REGION_ERROR_MAX], name[16];
-	int err = region_open(&d->region, dir, 1, error);
-
-	for (unsigned e = 0; e < DECIDE_ENGINES && !err; e++) {
-		struct engine_state state = { .read_ns = clock_ns(), .period_ns = 100000000 };
-
-		ENGINE_SET(&state, running, 12);
-		ENGINE_SET(&state, waiting, e);
-		snprintf(name, sizeof(name), "e%u", e);
-		d->plain[e] = aligned_alloc(PAGE, PAGE);
-		if (!d->plain[e])
-			return -ENOMEM;
-		*d->plain[e] = state;
-		err = engine_file_hold(&d->own[e], &d->region, name, error);
-		if (!err)
-			engine_file_publish(&d->own[e], &state);
-		if (!err)
-			err = engine_file_attach(&d->seen[e], &d->region, name, error);
-	}
-	return err;
-}
-
-int decide_init(struct decide *d, const char *dir)
-{
-	memset(d, 0, sizeof(*d));
-	policy_params_init(&d->params);
-	d->request = (struct policy_request){ .random = { 17, 99 },
-					      .home = 3,
-					      .prompt_tokens = 200000,
-					      .turn = 5,
-					      .since_move_s = -1,
-					      .move_budget = -1 };
-	books_fill(d);
-	int err = index_fill(d);
-	return err ? err : files_make(d, dir);
-}
-
-void decide_fini(struct decide *d)
-{
-	for (unsigned e = 0; e < DECIDE_ENGINES; e++) {
-		engine_file_drop(&d->seen[e]);
-		engine_file_drop(&d->own[e]);
-		free(d->plain[e]);
-	}
-	region_close(&d->region);
-	free(d->memory);
 }
