@@ -12,17 +12,6 @@ from harness import *  # noqa: E402,F403
 DEMO = os.path.join(ROOT, "bench/demo")
 
 
-def children_of(mark):
-    """Processes that carry the demo's mark in their environment, itself included."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                if f"{MARK}={mark}".encode() in file.read().split(b"\0"):
-                    found.append(int(pid))
-    return found
-
-
 def left_in_shm(before):
     return {n for n in os.listdir("/dev/shm") if n.startswith("turnward-demo-")} - before
 
@@ -46,7 +35,7 @@ def the_demo_compares_policies_and_says_so_in_json(t):
         check(arm["migrations"] is not None and 0 <= arm["hit_ratio"] <= 1, arm["name"])
     check(isinstance(figures["valid"], bool) and figures["speed"] > 0, "speed, valid")
     check(0 <= figures["agents_fresh"] <= 8, "agents_fresh")
-    equal(children_of(demo.mark), [], "processes left behind")
+    equal(demo.family(), [], "processes left behind")
 
 
 @case
@@ -54,10 +43,10 @@ def an_interrupted_demo_leaves_nothing_behind(t):
     before = set(os.listdir("/dev/shm"))
     demo = t.start(DEMO, "--build", BUILD, "--arms", "eft", "--speed", 4)
     demo.wait_line("live: ", 30)
-    check(len(children_of(demo.mark)) > 10, "engines, agents and a router run")
+    check(len(demo.family()) > 10, "engines, agents and a router run")
     demo.send_signal(signal.SIGINT)
     equal(demo.wait(20), 130, "exit status")
-    equal(children_of(demo.mark), [], "processes left behind")
+    equal(demo.family(), [], "processes left behind")
     equal(left_in_shm(before), set(), "directories left behind")
 
 

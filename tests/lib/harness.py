@@ -166,15 +166,20 @@ class Process:
             self.send_signal(signal.SIGKILL)
         return self.wait()
 
-    def kill_orphans(self):
-        """Ends what the child left behind, known by the mark that it inherited."""
-        mark = f"{MARK}={self.mark}".encode()
+    def family(self):
+        """Pids of the child and all it has begun, known by the mark that they inherit."""
+        mark, found = f"{MARK}={self.mark}".encode(), []
         for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+                if mark in file.read().split(b"\0") and int(pid) != os.getpid():
+                    found.append(int(pid))
+        return found
+
+    def kill_orphans(self):
+        """Ends what the child left behind."""
+        for pid in self.family():
             with contextlib.suppress(OSError):
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    marked = mark in file.read().split(b"\0")
-                if marked and int(pid) != os.getpid():
-                    os.kill(int(pid), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
 
     def judge(self):
         """Raises if the child crashed or a sanitizer reported."""

@@ -3,11 +3,13 @@
 
     tiny_model.py FOLDER       config, tokenizer and weights in FOLDER, for vLLM and SGLang;
                                FOLDER/tiny.gguf for llama.cpp
+    tiny_model.py FOLDER --tokenizer
+                               what a client needs to count tokens, and no weights
 
 Nothing is fetched: the tokenizer is trained here, on the texts of Python's own help. Its words are
 noise, but of a useful kind: a greedy answer (temperature 0) never ends early, is printable ASCII,
 and is the same on every engine, so a test knows how long an answer must be and sees mixed-up text.
-Needs numpy, tokenizers, safetensors and gguf. Same Python, same bytes.
+Needs tokenizers; for weights numpy, safetensors and gguf, too. Same Python, same bytes.
 """
 import json
 import os
@@ -132,9 +134,7 @@ def configuration(tokenizer):
     }
 
 
-def write_folder(folder, tokenizer, weights):
-    from safetensors.numpy import save_file
-
+def write_tokenizer(folder, tokenizer):
     config = configuration(tokenizer)
     files = {
         "config.json": config,
@@ -148,6 +148,11 @@ def write_folder(folder, tokenizer, weights):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             json.dump(content, file, indent=1)
     tokenizer.save(os.path.join(folder, "tokenizer.json"))
+
+
+def write_weights(folder, weights):
+    from safetensors.numpy import save_file
+
     save_file(weights, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
 
 
@@ -192,21 +197,23 @@ def write_gguf(path, tokenizer, weights):
     writer.close()
 
 
-def main(folder):
+def main(folder, weighty):
     """Writes beside the place and renames, so that the folder is whole or absent."""
     parent = os.path.dirname(os.path.abspath(folder))
     os.makedirs(parent, exist_ok=True)
     draft = tempfile.mkdtemp(dir=parent)
     os.chmod(draft, 0o755)
     tokenizer = train_tokenizer()
-    weights = draw_weights(tokenizer)
-    write_folder(draft, tokenizer, weights)
-    write_gguf(os.path.join(draft, "tiny.gguf"), tokenizer, weights)
+    write_tokenizer(draft, tokenizer)
+    if weighty:
+        weights = draw_weights(tokenizer)
+        write_weights(draft, weights)
+        write_gguf(os.path.join(draft, "tiny.gguf"), tokenizer, weights)
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(draft, folder)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+    if sys.argv[2:] not in ([], ["--tokenizer"]) or sys.argv[1:2] in ([], ["--tokenizer"]):
         sys.exit(__doc__)
-    main(sys.argv[1])
+    main(sys.argv[1], weighty=len(sys.argv) == 2)
