@@ -5,6 +5,9 @@
 #include <assert.h>
 #include <string.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "router/chat/keys.h"
 #include "router/chat/watch.h"
 
@@ -490,26 +493,38 @@ static bool event(struct chat_watch *watch, const uint8_t **p, const uint8_t *en
 	return true;
 }
 
-static void document_bytes(struct chat_watch *watch, const uint8_t *p, const uint8_t *end)
+/* An event that begins in the bytes of this step, and its last text that counts as a token. */
+struct whole {
+	const uint8_t *begin, *text, *text_end; /* NULL = not met */
+	uint32_t events;                        /* before it */
+};
+
+static void document_bytes(struct chat_watch *watch, const uint8_t *p, const uint8_t *end,
+			   struct whole *whole)
 {
 	while (p < end && !watch->broken) {
 		if (!watch->json.in_string) {
 			if (!event(watch, &p, end))
 				break;
+			if (watch->json.in_string && watch->sink == SINK_TOKEN)
+				whole->text = p;
 		} else if (string_bytes(watch, &p, end)) {
+			if (watch->sink == SINK_TOKEN)
+				whole->text_end = p - 1;
 			end_string(watch);
 		}
 	}
 }
 
-static void data_bytes(struct chat_watch *watch, const uint8_t *p, const uint8_t *end)
+static void data_bytes(struct chat_watch *watch, const uint8_t *p, const uint8_t *end,
+		       struct whole *whole)
 {
 	for (const uint8_t *at = p; at < end && watch->done_match < DONE_NOT; at++)
 		watch->done_match =
 			watch->done_match < DONE_LEN && *at == (uint8_t)done_word[watch->done_match]
 				? watch->done_match + 1
 				: DONE_NOT;
-	document_bytes(watch, p, end);
+	document_bytes(watch, p, end, whole);
 }
 
 /* An empty line: the event is whole. */
@@ -602,13 +617,88 @@ static const uint8_t *line_end(const uint8_t *p, const uint8_t *end)
 	return cr ? cr : end;
 }
 
-static void stream_bytes(struct chat_watch *watch, const uint8_t *p, const uint8_t *end)
+/* Whether p..end is what may stand between the quotes of one string in one line. */
+static bool is_text_of_one(const uint8_t *p, const uint8_t *end)
 {
 	while (p < end) {
+		if (*p == '"' || *p == '\r' || *p == '\n')
+			return false;
+		p += *p == '\\' ? 2 : 1;
+	}
+	return p == end;
+}
+
+/*
+ * Events of one stream are alike but for their text. Where one stands between the very bytes that
+ * the last one stood between, reading it brings what that one brought: a token. Returns its length,
+ * 0 when it must be read.
+ */
+static size_t like_the_last(const struct chat_watch *watch, const uint8_t *p, const uint8_t *end)
+{
+	const uint8_t *text = p + watch->like_head, *line, *tail;
+
+	if (watch->like_tail == 0 || (size_t)(end - p) < watch->like_head + watch->like_tail + 1u)
+		return 0;
+	line = memchr(text, '\n', (size_t)(end - text));
+	if (!line || line + 1 == end || line[1] != '\n' || line + 2 - text <= watch->like_tail)
+		return 0;
+	tail = line + 2 - watch->like_tail;
+	if (XXH3_64bits(p, watch->like_head) != watch->like_head_hash ||
+	    XXH3_64bits(tail, watch->like_tail) != watch->like_tail_hash ||
+	    !is_text_of_one(text, tail))
+		return 0;
+	return (size_t)(line + 2 - p);
+}
+
+/* The event that ends before `end` has been read: the next one may be like it. */
+static void note_whole(struct chat_watch *watch, const struct whole *whole, const uint8_t *end)
+{
+	const uint8_t *begin = whole->begin;
+
+	watch->like_tail = 0;
+	if (watch->news != (CHAT_SEEN_EVENT | CHAT_SEEN_TOKEN) || watch->seen & CHAT_SEEN_ERROR)
+		return;
+	if (!whole->text || whole->text_end <= whole->text || end - begin > UINT16_MAX ||
+	    end - begin < 2 || end[-1] != '\n' || end[-2] != '\n' ||
+	    memchr(begin, '\r', (size_t)(end - begin)))
+		return;
+	watch->like_head = (uint16_t)(whole->text - begin);
+	watch->like_tail = (uint16_t)(end - whole->text_end);
+	watch->like_head_hash = XXH3_64bits(begin, watch->like_head);
+	watch->like_tail_hash = XXH3_64bits(whole->text_end, watch->like_tail);
+}
+
+static bool between(const struct chat_watch *watch)
+{
+	return watch->line == LINE_NAME && watch->field_len == 0 && !watch->inside &&
+	       !watch->after_cr;
+}
+
+static void stream_bytes(struct chat_watch *watch, const uint8_t *p, const uint8_t *end)
+{
+	struct whole whole = { 0 };
+	uint32_t news = 0; /* of the events before */
+
+	while (p < end) {
+		if (between(watch)) {
+			size_t len = like_the_last(watch, p, end);
+
+			news |= watch->news;
+			watch->news = 0;
+			if (len) {
+				p += len;
+				watch->events++;
+				see(watch, CHAT_SEEN_EVENT | CHAT_SEEN_TOKEN);
+				continue;
+			}
+			whole = (struct whole){ .begin = p, .events = watch->events };
+		}
 		if (*p == '\n' || *p == '\r') {
 			if (*p == '\r' || !watch->after_cr)
 				end_line(watch);
 			watch->after_cr = *p++ == '\r';
+			if (whole.begin && watch->events != whole.events)
+				note_whole(watch, &whole, p);
 			continue;
 		}
 		watch->after_cr = false;
@@ -624,11 +714,12 @@ static void stream_bytes(struct chat_watch *watch, const uint8_t *p, const uint8
 		const uint8_t *stop = line_end(p, end);
 
 		if (watch->line == LINE_DATA)
-			data_bytes(watch, p, stop);
+			data_bytes(watch, p, stop, &whole);
 		else if (watch->line == LINE_EVENT)
 			event_name_bytes(watch, p, stop);
 		p = stop;
 	}
+	watch->news |= news;
 }
 
 uint32_t chat_watch_step(struct chat_watch *watch, const void *bytes, size_t len)
@@ -639,7 +730,7 @@ uint32_t chat_watch_step(struct chat_watch *watch, const void *bytes, size_t len
 	if (watch->mode == CHAT_WATCH_SSE)
 		stream_bytes(watch, p, p + len);
 	else
-		document_bytes(watch, p, p + len);
+		document_bytes(watch, p, p + len, &(struct whole){ 0 });
 	return watch->news;
 }
 

@@ -69,6 +69,9 @@ struct chat_watch {
 	uint8_t done_match; /* bytes of [DONE] that the data are so far; beyond: they are not */
 	uint8_t key;        /* of the value being read */
 	uint8_t sink;       /* what the current string is for */
+	/* The last event that brought a token and nothing else: what stood around its text. */
+	uint16_t like_head, like_tail; /* bytes; like_tail 0 = there was none */
+	uint64_t like_head_hash, like_tail_hash;
 	char field[CHAT_WATCH_FIELD];
 	uint8_t where[PULL_DEPTH + 1]; /* what each open container is */
 	struct pull json;

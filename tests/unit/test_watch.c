@@ -392,6 +392,65 @@ static void only_the_routers_own_kind_of_id_is_kept(void **state)
 	assert_int_equal(watch.response_id_len, 0);
 }
 
+/* Events that differ from the one before in their text only are passed over, and nothing else is.
+ */
+static void events_alike_but_for_their_text_are_read_as_if_alone(void **state)
+{
+#define ALIKE(text, usage) \
+	"data: {\"id\":\"c\",\"choices\":[{\"delta\":{\"content\":" text "}}]" usage "}\n\n"
+	static const char *const events[] = {
+		ALIKE("\"Hello\"", ""),
+		ALIKE("\" wor\\\"ld\\\\\"", ""),
+		ALIKE("\"\"", ""),
+		ALIKE("\"x\\\"", ""), /* its string does not end there */
+		ALIKE("\"a\",\"role\":\"b\"", ""),
+		ALIKE("\"a\"}}],\"usage\":{\"prompt_tokens\":7},\"n\":[{\"a\":{\"b\":\"c\"", ""),
+		ALIKE("\"one\"", ",\"usage\":{\"prompt_tokens\":1}"),
+		ALIKE("\"two\"", ",\"usage\":{\"prompt_tokens\":1}"),
+		ALIKE("\"a\rb\"", ""),
+		ALIKE("\"a\nb\"", ""),
+		ALIKE("null", ""),
+		"data: [DONE]\n\n",
+		"data: {\"error\":{\"code\":503}}\n\n",
+		"\n",
+		": silence\n\n",
+		"event: e\ndata: {\"delta\":{\"text\":\"t\"}}\n\n",
+		"event: e\ndata: {\"delta\":{\"text\":\"u\"}}\n\n",
+		"event: e\rdata: {\"delta\":{\"text\":\"u\"}}\r\r",
+	};
+#undef ALIKE
+	enum { EVENTS = sizeof(events) / sizeof(events[0]) };
+
+	srand(5);
+	for (int round = 0; round < 3000; round++) {
+		struct chat_watch whole, slow;
+		char step[4096];
+
+		chat_watch_begin(&whole, CHAT_WATCH_SSE);
+		chat_watch_begin(&slow, CHAT_WATCH_SSE);
+		for (int i = 0; i < 12; i++) {
+			uint32_t news = 0;
+			size_t len = 0;
+
+			/* Often the first ones: events must be alike to be passed over. */
+			for (int n = rand() % 3; n >= 0; n--) {
+				const char *e = events[rand() % 2 ? rand() % 3 : rand() % EVENTS];
+
+				memcpy(step + len, e, strlen(e));
+				len += strlen(e);
+			}
+			for (size_t at = 0; at < len; at++)
+				news |= chat_watch_step(&slow, step + at, 1);
+			assert_int_equal(chat_watch_step(&whole, step, len), news);
+			assert_int_equal(whole.events, slow.events);
+			assert_int_equal(whole.seen, slow.seen);
+			assert_int_equal(whole.error_code, slow.error_code);
+			assert_memory_equal(whole.count, slow.count, sizeof(slow.count));
+			assert_int_equal(chat_watch_between(&whole), chat_watch_between(&slow));
+		}
+	}
+}
+
 static void an_answer_that_is_not_json_is_survived(void **state)
 {
 	static const char *const odd[] = {
@@ -432,6 +491,7 @@ int main(void)
 		CLAIM(errors_are_told_from_overload),
 		CLAIM(usage_is_read_in_every_dialect),
 		CLAIM(only_the_routers_own_kind_of_id_is_kept),
+		CLAIM(events_alike_but_for_their_text_are_read_as_if_alone),
 		CLAIM(an_answer_that_is_not_json_is_survived),
 		CLAIM(each_step_tells_its_own_news),
 	};
