@@ -130,6 +130,29 @@ static void extensions_and_trailers_are_bounded(void **state)
 	assert_int_equal(decode(&body, in, (size_t)n, 50, out, &out_len, &used), 1);
 }
 
+static void size_lines_may_not_outweigh_their_chunks_for_ever(void **state)
+{
+	static char in[400 * 110], out[64 * 1024];
+	struct http_body body;
+	size_t out_len, used, n = 0;
+
+	for (int i = 0; i < 180; i++) /* each is 86 bytes too long */
+		n += (size_t)sprintf(in + n, "1;%0100d\r\nx\r\n", 0);
+	n += (size_t)sprintf(in + n, "0\r\n\r\n");
+	body = begin(HTTP_CHUNKED, 0);
+	assert_int_equal(decode(&body, in, n, 777, out, &out_len, &used), 1);
+	assert_int_equal(out_len, 180);
+	for (n -= 5; n < sizeof(in) - 110;)
+		n += (size_t)sprintf(in + n, "1;%0100d\r\nx\r\n", 0);
+	body = begin(HTTP_CHUNKED, 0);
+	assert_int_equal(decode(&body, in, n, 777, out, &out_len, &used), -EPROTO);
+	/* A signature to each chunk of some size weighs nothing. */
+	n = (size_t)sprintf(in, "400;%0200d\r\n%01024d\r\n", 0, 0);
+	body = begin(HTTP_CHUNKED, 0);
+	for (int i = 0; i < 1000; i++)
+		assert_int_equal(decode(&body, in, n, n, out, &out_len, &used), 0);
+}
+
 static void a_length_is_kept_to_the_byte(void **state)
 {
 	size_t out_len, used;
@@ -213,6 +236,7 @@ int main(void)
 		CLAIM(chunks_decode_the_same_however_cut),
 		CLAIM(malformed_chunks_are_refused_however_cut),
 		CLAIM(extensions_and_trailers_are_bounded),
+		CLAIM(size_lines_may_not_outweigh_their_chunks_for_ever),
 		CLAIM(a_length_is_kept_to_the_byte),
 		CLAIM(messages_without_a_body_are_complete_at_once),
 		CLAIM(only_a_to_close_body_may_end_with_the_connection),

@@ -305,6 +305,31 @@ static void a_forwarded_head_carries_what_the_router_sets(void **state)
 		"GET /v1/completions HTTP/1.1\r\nHost: h\r\n\r\n");
 }
 
+static void hops_of_options_are_counted(void **state)
+{
+	static const struct {
+		const char *method, *hops, *left;
+		bool last;
+	} rows[] = {
+		{ "OPTIONS", "9", "8", false },   { "OPTIONS", "1", "0", false },
+		{ "OPTIONS", "0", "0", true },    { "OPTIONS", "010", "9", false },
+		{ "OPTIONS", "00", "00", true },  { "OPTIONS", "x", "x", false },
+		{ "OPTIONS", "-1", "-1", false }, { "OPTIONS", "1 0", "1 0", false },
+		{ "GET", "0", "0", false },       { "GET", "9", "9", false },
+	};
+	struct http_forward how = { 0 };
+	char text[200], wanted[200];
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		sprintf(text, "%s /a HTTP/1.1\r\nHost: h\r\nMax-Forwards: %s\r\n\r\n",
+			rows[i].method, rows[i].hops);
+		sprintf(wanted, "%s /a HTTP/1.1\r\nHost: h\r\nMax-Forwards: %s\r\n\r\n",
+			rows[i].method, rows[i].left);
+		assert_string_equal(forwarded(text, &how), wanted);
+		assert_int_equal(head.last_hop, rows[i].last);
+	}
+}
+
 static void an_absolute_target_is_forwarded_as_path_and_host(void **state)
 {
 	struct http_forward how = { 0 };
@@ -495,6 +520,7 @@ int main(void)
 		CLAIM(targets_come_in_three_forms),
 		CLAIM(a_forwarded_head_keeps_all_that_is_end_to_end),
 		CLAIM(a_forwarded_head_carries_what_the_router_sets),
+		CLAIM(hops_of_options_are_counted),
 		CLAIM(an_absolute_target_is_forwarded_as_path_and_host),
 		CLAIM(a_head_that_does_not_fit_is_not_cut),
 		CLAIM(what_is_written_is_valid_and_unambiguous),

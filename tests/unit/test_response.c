@@ -123,6 +123,17 @@ static void a_relayed_head_has_our_framing_only(void **state)
 		"X-Request-Id: theirs\r\nContent-Length: 9\r\nConnection: close\r\n\r\n");
 }
 
+static void an_answer_has_one_date(void **state)
+{
+	struct http_answer how = { .framing = HTTP_LENGTH, .date = "ours" };
+
+	assert_string_equal(answered("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", &how),
+			    "HTTP/1.1 200 OK\r\nDate: ours\r\nContent-Length: 0\r\n\r\n");
+	assert_string_equal(
+		answered("HTTP/1.1 200 OK\r\ndate: theirs\r\nContent-Length: 0\r\n\r\n", &how),
+		"HTTP/1.1 200 OK\r\ndate: theirs\r\nContent-Length: 0\r\n\r\n");
+}
+
 static void clients_of_1_0_get_no_chunks(void **state)
 {
 	struct http_answer how = { .framing = HTTP_TO_CLOSE };
@@ -203,6 +214,7 @@ int main(void)
 		CLAIM(framing_follows_status_and_fields),
 		CLAIM(every_malformed_answer_is_refused_by_name),
 		CLAIM(a_relayed_head_has_our_framing_only),
+		CLAIM(an_answer_has_one_date),
 		CLAIM(clients_of_1_0_get_no_chunks),
 		CLAIM(a_head_answer_keeps_its_length),
 		CLAIM(an_error_of_ours_is_whole_and_in_openais_form),
