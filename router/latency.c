@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { ERROR_SPAN_NS_SHIFT = 3 }; /* predictions are judged over 8 windows of TTFT */
+enum { ERROR_SPAN_NS_SHIFT = 5 }; /* predictions are judged over 32 windows of TTFT */
 
 void latency_engine_init(const struct worker *w, struct engine_latency *latency)
 {

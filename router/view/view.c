@@ -7,7 +7,9 @@
 #include <string.h>
 
 static const double calibration_alpha = 0.15;
-static const double calibration_most = 10; /* a ratio is held within 1/this .. this */
+/* A sample is held within 1/this .. this: alone it does not leave the dead band (5.5 ^ 0.15 = 1.29)
+ */
+static const double calibration_most = 5.5;
 static const double answer_alpha = 0.2;
 static const uint64_t answer_least = 32; /* tokens, two blocks: less says nothing */
 static const double home_seen = 0.75;    /* of its last prompt, for a home to be believed */
