@@ -65,6 +65,7 @@ struct engine {
 	uint32_t stage;       /* enum settings_stage */
 	uint32_t step_budget; /* configured, tokens; 0 = not */
 	uint8_t no_tokeniser; /* it does not tokenise; asked again after its restart */
+	uint8_t no_renderer;  /* likewise: ids of a body as it is */
 	char key[256];        /* sent as Authorization instead of the client's; "" = untouched */
 	struct addr_engine at;
 

@@ -31,11 +31,17 @@
 	X(CONTINUE_FINAL_MESSAGE, "continue_final_message")     \
 	X(ADD_SPECIAL_TOKENS, "add_special_tokens")             \
 	X(DOCUMENTS, "documents")                               \
+	X(REASONING_EFFORT, "reasoning_effort")                 \
+	X(THINKING, "thinking")                                 \
 	X(CACHE_SALT, "cache_salt")                             \
+	X(EXTRA_KEY, "extra_key")                               \
+	X(ROUTED_DP_RANK, "routed_dp_rank")                     \
+	X(DATA_PARALLEL_RANK, "data_parallel_rank")             \
 	X(PRIORITY, "priority")                                 \
 	X(LORA_PATH, "lora_path")                               \
 	X(PROMPT_LOGPROBS, "prompt_logprobs")                   \
 	X(TOKENS, "tokens")         /* of an engine's answer */ \
+	X(TOKEN_IDS, "token_ids")   /* the same */              \
 	X(MAX_TOKENS, "max_tokens") /* from here on DROPPED */  \
 	X(MAX_COMPLETION_TOKENS, "max_completion_tokens")       \
 	X(MAX_OUTPUT_TOKENS, "max_output_tokens")               \

@@ -95,7 +95,7 @@ void staging_comes(struct worker *w, struct exchange *x, unsigned engine, uint32
 
 void staging_restarted(struct worker *w, struct engine *e)
 {
-	e->no_tokeniser = 0;
+	e->no_tokeniser = e->no_renderer = 0;
 	stage_guard_engine_restarted(&w->stage.guard, e->index);
 }
 

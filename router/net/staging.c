@@ -13,13 +13,15 @@
 #include <string.h>
 
 enum {
-	ARENA_PERCENT = 75, /* of body memory in use: beyond, no pieces */
-	SAMPLE_WAITS = 4,   /* looks for an agent's sample after a piece */
+	ARENA_PERCENT = 75,   /* of body memory in use: beyond, no pieces */
+	SAMPLE_WAITS = 4,     /* looks for an agent's sample after a piece */
+	LLAMACPP_STEP = 2048, /* its n_batch unless told otherwise, and it does not tell */
 };
 
 static const uint64_t TOKENISE_NS = 10ull * NS_PER_S; /* 100k tokens take 0.3 s */
 static const uint64_t SAMPLE_NS = 20 * NS_PER_MS;     /* beyond an agent's period */
 static const uint64_t SAMPLE_MAX_NS = NS_PER_S;
+static const double CLOCK_S = 0.1; /* an engine's API takes up to this, whatever is cached */
 
 static struct engine *engine_of(struct worker *w, const struct exchange *x)
 {
@@ -37,18 +39,20 @@ static uint64_t guard_key(const struct exchange *x, const struct staging *st)
 	return key ? key : 1;
 }
 
-static uint32_t step_of(const struct worker *w, const struct engine *e)
-{
-	if (e->step_budget)
-		return e->step_budget;
-	return ENGINE_HAS(&e->state, step_budget_tokens) && e->state.step_budget_tokens
-		       ? (uint32_t)e->state.step_budget_tokens
-		       : (uint32_t)w->set->step_budget;
-}
-
 static uint32_t kind_of(const struct engine *e)
 {
 	return e->kind || !e->state.read_ns ? e->kind : (uint32_t)e->state.kind;
+}
+
+static uint32_t step_of(const struct worker *w, const struct engine *e)
+{
+	uint32_t step = (uint32_t)w->set->step_budget;
+
+	if (e->step_budget)
+		return e->step_budget;
+	if (ENGINE_HAS(&e->state, step_budget_tokens) && e->state.step_budget_tokens)
+		return (uint32_t)e->state.step_budget_tokens;
+	return kind_of(e) == ENGINE_KIND_LLAMACPP && step > LLAMACPP_STEP ? LLAMACPP_STEP : step;
 }
 
 static uint32_t block_of(const struct engine *e, uint32_t kind)
@@ -93,14 +97,30 @@ static void case_fill(struct worker *w, const struct exchange *x, const struct e
 		ret->body |= STAGE_BODY_UNCUT;
 }
 
+/* Which question gives its ids; STAGING_PIECE = none does. */
+static enum staging_phase ids_phase(const struct exchange *x, const struct staging *st,
+				    int no_renderer, int no_tokeniser)
+{
+	if (!no_renderer && staging_renders(x, st))
+		return STAGING_RENDER;
+	if (no_tokeniser || !staging_tokenises(x, st))
+		return STAGING_PIECE;
+	return st->kind == ENGINE_KIND_LLAMACPP && x->target.path == HTTP_PATH_CHAT
+		       ? STAGING_TEMPLATE
+		       : STAGING_TOKENS;
+}
+
 /* Looks at the body, which costs its length: only for prompts that would go in pieces. */
 static enum stage_reason map_body(struct worker *w, struct exchange *x, struct staging *st)
 {
+	const struct engine *e = engine_of(w, x);
+
 	staging_map(&x->body, &st->map);
 	if (chat_map_find(&st->map, CHAT_MAP_PROMPT_LOGPROBS) ||
 	    chat_map_find(&st->map, CHAT_MAP_ECHO))
 		return STAGE_REASON_PROMPT_LOGPROBS;
-	st->by_ids = staging_tokenises(x, st) && !engine_of(w, x)->no_tokeniser;
+	st->first_phase = (uint8_t)ids_phase(x, st, e->no_renderer, e->no_tokeniser);
+	st->by_ids = st->first_phase != STAGING_PIECE;
 	if (!st->by_ids && !staging_cuts(x, st))
 		return STAGE_REASON_SHAPE;
 	if (st->params.stage_force == 0 &&
@@ -352,7 +372,9 @@ static void look_before(struct worker *w, struct exchange *x)
 	st->dispatched = sums.dispatched_total;
 	st->idle_before = sums.requests == 0 && !(ENGINE_HAS(&e->state, running) &&
 						  e->state.running + e->state.waiting > 0);
-	st->has_before = ENGINE_HAS(&e->state, cached_tokens_total) &&
+	/* Others' counters are up to a second old, or move one after the other. */
+	st->has_before = (st->kind == ENGINE_KIND_VLLM || st->kind == ENGINE_KIND_UNKNOWN) &&
+			 ENGINE_HAS(&e->state, cached_tokens_total) &&
 			 ENGINE_HAS(&e->state, queried_tokens_total);
 	st->hit_before = e->state.cached_tokens_total;
 	st->queried_before = e->state.queried_tokens_total;
@@ -425,15 +447,31 @@ static enum conn_state plan(struct worker *w, struct conn *c)
 	return do_next(w, c);
 }
 
-/* It will not tell ids: whole messages, if the body has any. */
+/* It has no such path, or not for us. */
+static int never_will(int status, enum staging_phase phase)
+{
+	return status == 404 || status == 405 || status == 501 ||
+	       (status == 403 && phase == STAGING_RENDER); /* switched off */
+}
+
+static enum conn_state ask(struct worker *w, struct conn *c, enum staging_phase phase);
+
+/* It will not tell ids: it is asked in the other way, else whole messages, if the body has any. */
 static enum conn_state without_ids(struct worker *w, struct conn *c)
 {
 	struct exchange *x = c->x;
 	struct staging *st = x->staging;
+	struct engine *e = engine_of(w, x);
+	int rendered = st->phase == STAGING_RENDER;
+	enum staging_phase other = ids_phase(x, st, 1, e->no_tokeniser);
 
-	if (st->status == 404 || st->status == 405 || st->status == 501)
-		engine_of(w, x)->no_tokeniser = 1;
+	if (never_will(st->status, (enum staging_phase)st->phase)) {
+		e->no_renderer |= rendered;
+		e->no_tokeniser |= !rendered;
+	}
 	chain_clear(&st->answer, &w->bodies);
+	if (rendered && other != STAGING_PIECE)
+		return ask(w, c, other);
 	st->by_ids = 0;
 	if (!staging_cuts(x, st))
 		return request_send(w, c, STAGE_REASON_TOKENISE);
@@ -462,10 +500,7 @@ enum conn_state staging_begin(struct worker *w, struct conn *c)
 	if (!st->by_ids)
 		return plan(w, c);
 	count(&w->counters, COUNTER_staged_tokenised, 1);
-	return ask(w, c,
-		   st->kind == ENGINE_KIND_LLAMACPP && x->target.path == HTTP_PATH_CHAT
-			   ? STAGING_TEMPLATE
-			   : STAGING_TOKENS);
+	return ask(w, c, (enum staging_phase)st->first_phase);
 }
 
 /* ---- what a piece has shown ---- */
@@ -510,6 +545,7 @@ static void evidence(struct worker *w, struct exchange *x, struct stage_evidence
 	if (st->idle_before && sums.dispatched_total == st->dispatched + 1)
 		ret->sees |= STAGE_SEES_IDLE;
 	ratio = ratio > 0 ? ratio : 1;
+	ret->clock_s = CLOCK_S / w->set->time_scale;
 	ret->hit_s = ratio * policy_prefill_s(&w->params, &st->seen, ret->prompt_tokens,
 					      ret->prompt_tokens - (double)ret->expected_tokens);
 	ret->miss_s = ratio * policy_prefill_s(&w->params, &st->seen, ret->prompt_tokens,

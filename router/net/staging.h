@@ -24,6 +24,7 @@
 struct engine;
 
 enum staging_phase {
+	STAGING_RENDER,   /* vLLM: the ids of the client's own body, whichever path it is for */
 	STAGING_TEMPLATE, /* llama.cpp: the prompt's text */
 	STAGING_TOKENS,   /* its token ids */
 	STAGING_PIECE,
@@ -40,6 +41,7 @@ struct staging {
 	struct policy_engine seen; /* when it was decided */
 	uint8_t phase;             /* enum staging_phase */
 	uint8_t by_ids;            /* pieces are token ids; else whole messages */
+	uint8_t first_phase;       /* by which the ids are asked for */
 	uint8_t heard, reused, have_head, keep_alive;
 	uint32_t kind; /* enum engine_kind */
 	uint32_t booked_tokens, waits;
@@ -125,7 +127,8 @@ int staging_body_write(struct worker *w, struct exchange *x, const char **ret_pa
 void staging_map(const struct chain *chain, struct chat_map *ret_map);
 /* The answer holds a flat list of token ids: their number; 0 = it does not. */
 uint64_t staging_ids_count(struct staging *st);
-/* Can its ids be asked for, and its messages be cut? */
+/* Can its ids be asked for, of the body as it is or of its parts, and its messages be cut? */
+int staging_renders(const struct exchange *x, const struct staging *st);
 int staging_tokenises(const struct exchange *x, const struct staging *st);
 int staging_cuts(const struct exchange *x, const struct staging *st);
 /* Where messages end, in tokens, by their share of the body. */

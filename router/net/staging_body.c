@@ -16,6 +16,21 @@ void staging_map(const struct chain *chain, struct chat_map *ret_map)
 		chat_map_step(ret_map, b->data + b->start, b->end - b->start);
 }
 
+/* Calls for every byte of chain[at, end) are too many: a span of one block at a time. */
+static size_t span(const struct chain *chain, uint64_t at, const uint8_t **ret_data)
+{
+	for (const struct block *b = chain->head; b; b = b->next) {
+		uint64_t n = b->end - b->start;
+
+		if (at < n) {
+			*ret_data = b->data + b->start + at;
+			return n - at;
+		}
+		at -= n;
+	}
+	return 0;
+}
+
 /* ---- what can be done with a body ---- */
 
 static const struct chat_map_member *has(const struct staging *st, enum chat_map_key key)
@@ -23,14 +38,29 @@ static const struct chat_map_member *has(const struct staging *st, enum chat_map
 	return chat_map_find(&st->map, key);
 }
 
+/* These three, and no list of prompts. */
+static const char *const render_paths[HTTP_PATH_NR] = {
+	[HTTP_PATH_CHAT] = "/v1/chat/completions/render",
+	[HTTP_PATH_MESSAGES] = "/v1/messages/render",
+	[HTTP_PATH_RESPONSES] = "/v1/responses/render",
+};
+
+int staging_renders(const struct exchange *x, const struct staging *st)
+{
+	return st->kind == ENGINE_KIND_VLLM && !st->map.odd && render_paths[x->target.path] != NULL;
+}
+
 int staging_tokenises(const struct exchange *x, const struct staging *st)
 {
+	const struct chat_map_member *m;
+	const uint8_t *first;
+
 	if (st->kind == ENGINE_KIND_UNKNOWN || st->map.odd || has(st, CHAT_MAP_DOCUMENTS))
 		return 0;
 	if (x->target.path == HTTP_PATH_CHAT)
 		return has(st, CHAT_MAP_MESSAGES) != NULL;
-	return x->target.path == HTTP_PATH_COMPLETIONS && has(st, CHAT_MAP_PROMPT) &&
-	       !x->route->asked->request.prompts && !x->route->asked->request.token_ids;
+	return x->target.path == HTTP_PATH_COMPLETIONS && (m = has(st, CHAT_MAP_PROMPT)) != NULL &&
+	       span(&x->body, m->value, &first) > 0 && *first == '"';
 }
 
 int staging_cuts(const struct exchange *x, const struct staging *st)
@@ -68,19 +98,11 @@ void staging_cuts_place(struct staging *st, uint32_t prompt_tokens)
 
 /* ---- ids ---- */
 
-/* Calls for every byte of chain[at, end) are too many: a span of one block at a time. */
-static size_t span(const struct chain *chain, uint64_t at, const uint8_t **ret_data)
+static const struct chat_map_member *ids_of(const struct staging *st)
 {
-	for (const struct block *b = chain->head; b; b = b->next) {
-		uint64_t n = b->end - b->start;
+	const struct chat_map_member *m = chat_map_find(&st->told, CHAT_MAP_TOKENS);
 
-		if (at < n) {
-			*ret_data = b->data + b->start + at;
-			return n - at;
-		}
-		at -= n;
-	}
-	return 0;
+	return m ? m : chat_map_find(&st->told, CHAT_MAP_TOKEN_IDS);
 }
 
 uint64_t staging_ids_count(struct staging *st)
@@ -90,7 +112,7 @@ uint64_t staging_ids_count(struct staging *st)
 	const uint8_t *p;
 
 	staging_map(&st->answer, &st->told);
-	m = chat_map_find(&st->told, CHAT_MAP_TOKENS);
+	m = ids_of(st);
 	if (st->told.odd || !m || m->end < m->value + 3)
 		return 0;
 	for (uint64_t at = m->value; at < m->end;) {
@@ -189,13 +211,60 @@ static int keep(struct writer *o, enum chat_map_key key)
 	return 1;
 }
 
+/* Is this in a member's first bytes? */
+static int holds(struct writer *o, const struct chat_map_member *m, const char *word)
+{
+	char value[256];
+	const uint8_t *p;
+	size_t len = 0;
+
+	for (uint64_t at = m->value; at < m->end && len < sizeof(value);) {
+		size_t n = span(o->from, at, &p);
+
+		if (n == 0)
+			break;
+		n = n < m->end - at ? n : m->end - at;
+		n = n < sizeof(value) - len ? n : sizeof(value) - len;
+		memcpy(value + len, p, n);
+		len += n;
+		at += n;
+	}
+	return memmem(value, len, word, strlen(word)) != NULL;
+}
+
+/* Everything of the client's that may change its prompt, whatever the template reads. */
 static void template_ask(struct writer *o)
 {
-	keep(o, CHAT_MAP_MESSAGES);
-	keep(o, CHAT_MAP_TOOLS);
-	keep(o, CHAT_MAP_TOOL_CHOICE);
-	keep(o, CHAT_MAP_CHAT_TEMPLATE_KWARGS);
-	keep(o, CHAT_MAP_ADD_GENERATION_PROMPT);
+	for (uint32_t i = 0; i < o->st->map.members; i++) {
+		const struct chat_map_member *m = &o->st->map.member[i];
+
+		if (m->key >= CHAT_MAP_DROPPED ||
+		    (m->key == CHAT_MAP_ADD_GENERATION_PROMPT && o->st->kind == ENGINE_KIND_SGLANG))
+			continue; /* SGLang then renders otherwise than for a chat */
+		text(o, o->members++ ? "," : "{");
+		copy(o, o->from, m->at, m->end);
+	}
+	text(o, "}");
+}
+
+/* vLLM makes arguments of its template out of this member, but not when asked for tokens. */
+static void template_arguments(struct writer *o)
+{
+	const struct chat_map_member *effort = has(o->st, CHAT_MAP_REASONING_EFFORT);
+	const struct chat_map_member *more = has(o->st, CHAT_MAP_CHAT_TEMPLATE_KWARGS);
+
+	if (!effort || holds(o, effort, "null")) {
+		keep(o, CHAT_MAP_CHAT_TEMPLATE_KWARGS);
+		return;
+	}
+	/* Of two of one name the last one counts. */
+	add(o, "\"chat_template_kwargs\":{\"enable_thinking\":");
+	text(o, holds(o, effort, "\"none\"") ? "false," : "true,");
+	if (more && holds(o, more, ":")) {
+		copy(o, o->from, more->value + 1, more->end - 1);
+		text(o, ",");
+	}
+	copy(o, o->from, effort->at, effort->end);
 	text(o, "}");
 }
 
@@ -223,22 +292,23 @@ static void tokens_ask(struct writer *o)
 	keep(o, CHAT_MAP_MESSAGES);
 	keep(o, CHAT_MAP_PROMPT);
 	keep(o, CHAT_MAP_TOOLS);
-	keep(o, CHAT_MAP_CHAT_TEMPLATE_KWARGS);
+	template_arguments(o);
 	keep(o, CHAT_MAP_ADD_SPECIAL_TOKENS);
-	if (o->st->kind == ENGINE_KIND_SGLANG) {
-		keep(o, CHAT_MAP_TOOL_CHOICE);
-	} else {
-		keep(o, CHAT_MAP_CHAT_TEMPLATE);
-		keep(o, CHAT_MAP_CONTINUE_FINAL_MESSAGE);
-		if (has(o->st, CHAT_MAP_MESSAGES) && !keep(o, CHAT_MAP_ADD_GENERATION_PROMPT))
-			add(o, "\"add_generation_prompt\":true");
-	}
+	keep(o, CHAT_MAP_CHAT_TEMPLATE);
+	keep(o, CHAT_MAP_CONTINUE_FINAL_MESSAGE);
+	if (has(o->st, CHAT_MAP_MESSAGES) && !keep(o, CHAT_MAP_ADD_GENERATION_PROMPT))
+		add(o, "\"add_generation_prompt\":true");
 	text(o, "}");
 }
 
 static void ids_piece(struct writer *o)
 {
-	const struct chat_map_member *m = chat_map_find(&o->st->told, CHAT_MAP_TOKENS);
+	/* What decides which cache it goes to, and when. */
+	static const enum chat_map_key kept[] = {
+		CHAT_MAP_CACHE_SALT, CHAT_MAP_EXTRA_KEY,      CHAT_MAP_PRIORITY,
+		CHAT_MAP_LORA_PATH,  CHAT_MAP_ROUTED_DP_RANK, CHAT_MAP_DATA_PARALLEL_RANK
+	};
+	const struct chat_map_member *m = ids_of(o->st);
 	uint64_t end = ids_end(o->st, o->st->next.cut_tokens);
 
 	if (!m || end <= m->value) {
@@ -250,9 +320,8 @@ static void ids_piece(struct writer *o)
 	copy(o, &o->st->answer, m->value + 1, end);
 	text(o, "]");
 	add(o, "\"max_tokens\":1,\"temperature\":0");
-	keep(o, CHAT_MAP_CACHE_SALT);
-	keep(o, CHAT_MAP_PRIORITY);
-	keep(o, CHAT_MAP_LORA_PATH);
+	for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++)
+		keep(o, kept[i]);
 	text(o, "}");
 }
 
@@ -260,12 +329,15 @@ static void ids_piece(struct writer *o)
  * prompt. */
 static int forces_a_tool(struct writer *o, const struct chat_map_member *m)
 {
-	const uint8_t *p = NULL;
-	char value[7] = "";
+	return !holds(o, m, "\"auto\"") && !holds(o, m, "\"none\"");
+}
 
-	for (uint64_t i = 0; i < 6 && m->value + i < m->end && span(o->from, m->value + i, &p); i++)
-		value[i] = (char)*p;
-	return strcmp(value, "\"auto\"") != 0 && strcmp(value, "\"none\"") != 0;
+/* A budget for thinking must lie under the answer's limit; which of the two kinds of thinking it is
+ * makes no difference to the prompt. */
+static int thinks_by_budget(struct writer *o, const struct chat_map_member *m)
+{
+	return m->key == CHAT_MAP_THINKING && o->st->kind != ENGINE_KIND_LLAMACPP &&
+	       holds(o, m, "\"budget_tokens\"");
 }
 
 /* Where the messages end that this piece has. */
@@ -288,15 +360,21 @@ static void messages_piece(struct writer *o, enum http_path path)
 		if (m->key >= CHAT_MAP_DROPPED ||
 		    (m->key == CHAT_MAP_TOOL_CHOICE && forces_a_tool(o, m)))
 			continue;
+		if (thinks_by_budget(o, m)) {
+			add(o, "\"thinking\":{\"type\":\"adaptive\"}");
+			continue;
+		}
 		text(o, o->members++ ? "," : "{");
 		copy(o, o->from, m->at, m == list ? messages_end(o->st) : m->end);
 		if (m == list)
 			text(o, "]");
 	}
-	if (path == HTTP_PATH_RESPONSES)
-		add(o, "\"max_output_tokens\":1,\"store\":false");
-	else
+	if (path != HTTP_PATH_RESPONSES)
 		add(o, "\"max_tokens\":1");
+	else if (o->st->kind == ENGINE_KIND_SGLANG) /* keeps two for itself, and refuses less */
+		add(o, "\"max_output_tokens\":3,\"store\":false");
+	else
+		add(o, "\"max_output_tokens\":1,\"store\":false");
 	text(o, "}");
 }
 
@@ -307,12 +385,17 @@ int staging_body_write(struct worker *w, struct exchange *x, const char **ret_pa
 
 	chain_clear(&st->out, &w->bodies);
 	*ret_path = "/tokenize";
-	if (st->phase == STAGING_TEMPLATE) {
+	if (st->phase == STAGING_RENDER) {
+		*ret_path = render_paths[x->target.path];
+		copy(&o, &x->body, 0, x->body.bytes);
+	} else if (st->phase == STAGING_TEMPLATE) {
 		*ret_path = "/apply-template";
 		template_ask(&o);
 	} else if (st->phase == STAGING_TOKENS) {
 		if (st->kind == ENGINE_KIND_LLAMACPP)
 			content_ask(&o);
+		else if (st->kind == ENGINE_KIND_SGLANG)
+			template_ask(&o);
 		else
 			tokens_ask(&o);
 		chain_clear(&st->answer, &w->bodies); /* the ids come in its place */

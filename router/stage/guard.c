@@ -30,7 +30,7 @@ static enum stage_verdict by_counters(const struct stage_evidence *e, double wan
 /* Others only add to it: quick enough is a hit for certain, slow says something when idle. */
 static enum stage_verdict by_time(const struct stage_evidence *e)
 {
-	if (!(e->hit_s > 0 && e->miss_s > e->hit_s))
+	if (!(e->hit_s > 0 && e->miss_s > e->hit_s + e->clock_s))
 		return STAGE_UNCLEAR;
 	if (e->took_s <= (e->hit_s + e->miss_s) / 2)
 		return STAGE_HIT;

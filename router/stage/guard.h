@@ -30,6 +30,7 @@ struct stage_evidence {
 	uint32_t cached_tokens;
 	uint64_t hit_tokens, queried_tokens; /* the counters' growth over the piece */
 	double took_s, hit_s, miss_s; /* predicted with the piece before in the cache; without */
+	double clock_s; /* less difference of these two is lost in what else a request takes */
 };
 
 /* The sources in order of trust. X(ID, name, meaning) */

@@ -46,11 +46,12 @@ def chat(number=4000, seed=1, parts=8, **more):
 class Caching:
     """An engine's side of it: one id a word, a prefix cache of blocks, and what it was asked."""
 
-    def __init__(self, details=True, hits=True, tokenises=True, delay=0.0):
+    def __init__(self, details=True, hits=True, tokenises=True, renders=False, delay=0.0):
         self.details, self.hits, self.tokenises, self.delay = details, hits, tokenises, delay
+        self.renders = renders
         self.kept = set()
         self.lock = threading.Lock()
-        self.pieces, self.requests, self.asked = [], [], 0
+        self.pieces, self.requests, self.asked, self.rendered = [], [], 0, []
         self.hook = None  # called with the number of pieces so far, before one is answered
 
     @staticmethod
@@ -82,7 +83,19 @@ class Caching:
             usage["prompt_tokens_details"] = {"cached_tokens": cached}
         return usage
 
+    def render(self, wire, request):
+        """The ids of a body as it is, as newer vLLMs tell them for three of the four paths."""
+        if self.renders:
+            self.rendered.append(request)
+            wire.send(response_bytes(200, {"request_id": "r", "token_ids": self.ids(request.json()),
+                                           "sampling_params": {"stop": ["]"]}}))
+        else:
+            wire.send(response_bytes(403, {"error": {"message": "disabled"}}))
+        return True
+
     def __call__(self, wire, request):
+        if request.target.endswith("/render"):
+            return self.render(wire, request)
         body = request.json()
         if request.target == "/tokenize":
             self.asked += 1
@@ -170,7 +183,8 @@ def bodies_that_no_tokeniser_reads_are_cut_between_messages(t, io):
     cache = Caching()
     router = staged(t, io, t.engine(cache), kind="auto")
     talk = chat(6000, parts=24)
-    claude = {"model": "m", "system": "be brief", "max_tokens": 8, "stop_sequences": ["x"],
+    claude = {"model": "m", "system": "be brief", "max_tokens": 9000, "stop_sequences": ["x"],
+              "thinking": {"type": "enabled", "budget_tokens": 4000},
               "stream": True, "tool_choice": {"type": "any"}, "tools": [{"name": "f"}],
               "messages": talk["messages"][1:]}
     codex = {"model": "m", "instructions": "be brief", "max_output_tokens": 8, "store": True,
@@ -198,8 +212,77 @@ def bodies_that_no_tokeniser_reads_are_cut_between_messages(t, io):
             for name in ("stop_sequences", "stream", "tool_choice"):
                 check(name not in got, name)
             equal(got.get("tools"), body.get("tools"), "tools")
+            # A budget must lie under the limit; the other kind of thinking has none.
+            equal(got.get("thinking"), body.get("thinking") and {"type": "adaptive"}, "thinking")
             equal(got.get("store", False), False)
     equal(cache.asked, 0, "questions to the tokeniser")
+    idle(router)
+
+
+@on_both_loops
+def what_a_vllm_renders_is_cut_by_its_ids_whichever_path_it_is_for(t, io):
+    cache = Caching(renders=True)
+    router = staged(t, io, t.engine(cache))
+    talks = [chat(4000, seed)["messages"] for seed in range(3)]
+    for target, body in (
+            (CHAT, {"messages": talks[0], "reasoning_effort": "low", "stream": True}),
+            (MESSAGES, {"messages": talks[1][1:], "system": "be brief", "max_tokens": 9000,
+                        "thinking": {"type": "enabled", "budget_tokens": 4000},
+                        "cache_salt": "s"}),
+            (RESPONSES, {"input": [{"type": "message", **m} for m in talks[2]], "store": True})):
+        cache.pieces, cache.requests, cache.rendered = [], [], []
+        raw = json.dumps({"model": "m", **body})
+        equal(ask(router.address, "POST", target, raw).status, 200)
+        (last, whole), = cache.requests
+        (asked,) = cache.rendered
+        equal((last.body.decode(), asked.body.decode()), (raw, raw), "the client's request")
+        equal((asked.target, asked.get("x-turnward-internal")), (target + "/render", "tokenise"))
+        check(len(cache.pieces) >= 3, f"{target}: {len(cache.pieces)} pieces")
+        for piece, ids in cache.pieces:
+            equal(piece.target, "/v1/completions")
+            equal(ids, whole[:len(ids)], "a prefix")
+            equal(piece.json().get("cache_salt"), body.get("cache_salt"), "salt")
+    equal(cache.asked, 0, "questions to the tokeniser")
+    idle(router)
+
+
+@on_both_loops
+def a_prompt_of_plain_text_is_cut_too_a_list_of_them_is_not(t, io):
+    cache = Caching()
+
+    def script(wire, request):
+        if request.target == "/v1/completions" and not request.get("x-turnward-internal"):
+            text = " ".join([request.json()["prompt"]] if isinstance(request.json()["prompt"], str)
+                            else request.json()["prompt"])
+            request.body = json.dumps({"prompt": cache.ids({"messages": text})}).encode()
+        elif request.target == "/tokenize":
+            request.body = json.dumps({"messages": request.json()["prompt"]}).encode()
+        return cache(wire, request)
+    router = staged(t, io, t.engine(script))
+    for prompt, pieces in ((words(4000, 1), 3), ([words(4000, 2)], 3), ([words(2000, 3)] * 2, 3)):
+        equal(ask(router.address, "POST", "/v1/completions",
+                  {"model": "m", "prompt": prompt, "max_tokens": 3}).status, 200)
+        equal(len(cache.pieces), pieces, "pieces so far")
+    idle(router)
+
+
+@on_both_loops
+def a_vllm_that_only_tokenises_is_told_what_its_template_reads(t, io):
+    cache, asked = Caching(), []
+    engine = t.engine(lambda wire, request: (request.target == "/tokenize" and
+                                             asked.append(request.json())) or cache(wire, request))
+    router = staged(t, io, engine)
+    for seed, (more, wanted) in enumerate((
+            ({"reasoning_effort": "none"}, {"reasoning_effort": "none", "enable_thinking": False}),
+            ({"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False,
+                                                                  "reasoning_effort": "high"}},
+             {"reasoning_effort": "low", "enable_thinking": False}),
+            ({"chat_template_kwargs": {"a": [1]}}, {"a": [1]}), ({}, None),
+            ({"reasoning_effort": None}, None))):
+        equal(ask(router.address, "POST", CHAT, chat(4000, seed, **more)).status, 200)
+        equal(asked[-1].get("chat_template_kwargs"), wanted, f"{more}")
+        equal(asked[-1]["add_generation_prompt"], True)
+    equal(len(asked), 5)
     idle(router)
 
 
@@ -249,6 +332,7 @@ def an_engine_without_a_tokeniser_is_asked_once(t, io):
     for seed in range(3):
         equal(ask(router.address, "POST", CHAT, chat(6000, seed, 24)).status, 200)
     equal(cache.asked, 1, "times that it was asked")
+    equal(len(cache.rendered), 0, "bodies rendered")
     check(len(cache.pieces) >= 9, f"{len(cache.pieces)} pieces")
     equal(len(cache.requests), 3)
     idle(router)
@@ -271,7 +355,7 @@ def nobody_pays_when_there_is_nothing_to_gain(t, io):
 @on_both_loops
 def what_cannot_be_cut_goes_whole_and_its_reason_is_counted(t, io):
     cache = Caching()
-    router = staged(t, io, t.engine(cache), cold_slots=0)
+    router = staged(t, io, t.engine(cache), kind="auto", cold_slots=0)
     images = chat(seed=1)
     images["messages"][1]["content"] = [
         {"type": "text", "text": words(4000, 5)},

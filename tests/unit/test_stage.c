@@ -387,6 +387,11 @@ static void time_alone_can_tell(void **state)
 	assert_int_equal(judged(&e, STAGE_SOURCE_NONE), STAGE_UNCLEAR);
 	e.took_s = 2.9;
 	assert_int_equal(judged(&e, STAGE_SOURCE_TIME), STAGE_HIT);
+	e.clock_s = e.miss_s - e.hit_s; /* too coarse for this difference */
+	assert_int_equal(judged(&e, STAGE_SOURCE_NONE), STAGE_UNCLEAR);
+	e.sees |= STAGE_SEES_IDLE;
+	e.took_s = 9;
+	assert_int_equal(judged(&e, STAGE_SOURCE_NONE), STAGE_UNCLEAR);
 }
 
 static enum stage_guard_news note(uint64_t key, uint32_t piece, enum stage_verdict *verdict,
