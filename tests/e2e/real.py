@@ -4,7 +4,6 @@
 vLLM and SGLang take minutes to start, so each is started once, when a case first asks for it, and
 serves all of them. TEST_REAL_VLLM=URL and TEST_REAL_SGLANG=URL name running ones to use instead.
 """
-import atexit
 import os
 import re
 import signal
@@ -15,7 +14,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from engines import *  # noqa: E402,F403
 from engines import CLIENTS, PYTHON  # noqa: E402
 
-KINDS = ("vllm", "sglang", "llamacpp")
 # Small bounds, so that a test can fill a queue: requests running, requests waiting.
 RUNNING, WAITING = 4, 6
 OPTIONS = {
@@ -25,40 +23,8 @@ OPTIONS = {
                "--tool-call-parser", "qwen25", "--enable-response-store"),
 }
 ENVIRONMENT = {"VLLM_ENABLE_RESPONSES_API_STORE": "1"}
-fleet = {}
-
-
-def begin(kind):
-    """Starts an engine, or takes a running one. What cannot be started is not tried again."""
-    given = os.environ.get("TEST_REAL_" + kind.upper())
-    left = signal.alarm(0)  # these minutes are not the case's
-    try:
-        engine = Running(given) if given else started(kind, OPTIONS[kind], ENVIRONMENT)
-        if not given:
-            atexit.register(engine.end)
-    except (Skip, Failed) as reason:
-        engine = reason
-    signal.alarm(left)
-    print(f"# {kind}: {engine}", flush=True)
-    return engine
-
-
-def engine_of(t, kind):
-    if kind == "llamacpp":
-        return llamacpp(t)
-    if kind not in fleet:
-        fleet[kind] = begin(kind)
-    if isinstance(fleet[kind], Exception):
-        raise fleet[kind]
-    return fleet[kind]
-
-
-def on_each_engine(function, kinds=KINDS):
-    for kind in kinds:
-        def on_one(t, kind=kind):
-            function(t, kind)
-        on_one.__name__ = f"{function.__name__}_on_{kind}"
-        real(on_one)
+FLEET = Fleet(OPTIONS, ENVIRONMENT)
+engine_of = FLEET.engine
 
 
 def on_queueing_engines(function):

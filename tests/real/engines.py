@@ -2,6 +2,7 @@
 
 Without the packages that tests/setup installs, a case is skipped and says so.
 """
+import atexit
 import contextlib
 import json
 import os
@@ -21,6 +22,7 @@ PYTHON = os.path.join(ROOT, ".venv", "bin", "python")
 CLIENTS = os.path.join(HERE, "clients.py")
 START_SECONDS = 900  # each of an engine's three processes imports a gigabyte of packages
 MODEL = "tiny"
+KINDS = ("vllm", "sglang", "llamacpp")
 CHAT = "/v1/chat/completions"
 PROSE = ("Turnward sends every turn of a session toward the engine where that turn will answer "
          "first. ")
@@ -38,23 +40,24 @@ def need(*modules):
             raise Skip(f"no Python package {module} in .venv: tests/setup installs it")
 
 
-def model_folder():
-    """The tiny model, made on first use."""
-    folder = os.path.join(BUILD, "tests", "tiny-model")
+def model_folder(wide=False):
+    """The tiny model, or the one whose prefill takes its time; made on first use."""
+    folder = os.path.join(BUILD, "tests", "wide-model" if wide else "tiny-model")
     maker = os.path.join(HERE, "tiny_model.py")
     made = os.path.join(folder, "tiny.gguf")
     if not os.path.exists(made) or os.path.getmtime(made) < os.path.getmtime(maker):
         need("numpy", "tokenizers", "safetensors", "gguf")
-        subprocess.run([PYTHON, maker, folder], check=True, capture_output=True)
+        subprocess.run([PYTHON, maker, folder, *["--wide"] * wide], check=True,
+                       capture_output=True)
     return folder
 
 
-def llamacpp(t, *options, port=None):
+def llamacpp(t, *options, port=None, wide=False):
     """A llama.cpp server; the process with .port, .address and .url."""
     need("xllamacpp")
     port = port or t.port()
     process = t.start(PYTHON, os.path.join(HERE, "llamacpp_server.py"),
-                      os.path.join(model_folder(), "tiny.gguf"), port, *options,
+                      os.path.join(model_folder(wide), "tiny.gguf"), port, *options,
                       ready=lambda: up(f"127.0.0.1:{port}"), seconds=60)
     process.port, process.address = port, f"127.0.0.1:{port}"
     process.url = f"http://{process.address}"
@@ -97,9 +100,9 @@ class Running:
                 os.kill(pid, signal.SIGKILL)
 
 
-def started(kind, options, more):
+def started(kind, options, more=None, wide=False):
     """Starts vLLM or SGLang by tests/real/start and waits until it is ready."""
-    folder, port = model_folder(), free_port()
+    folder, port = model_folder(wide), free_port()
     argv = [os.path.join(HERE, "start"), kind, str(port), folder, *map(str, options)]
     process = Process(kind, ["nice", "-n", "5", *argv], Test.environment(more))
     engine = Running(f"http://127.0.0.1:{port}", process)
@@ -114,6 +117,38 @@ def started(kind, options, more):
             raise Failed(f"{kind} did not start: {process.tail(15)}")
         time.sleep(1)
     return engine
+
+
+class Fleet:
+    """Engines that take minutes to start: each once, when a case first asks for it.
+    TEST_REAL_VLLM=URL and TEST_REAL_SGLANG=URL name running ones to use instead."""
+
+    def __init__(self, options, environment=None):
+        self.options, self.environment, self.engines = options, environment, {}
+
+    def begin(self, kind):
+        """What cannot be started is not tried again."""
+        given = os.environ.get("TEST_REAL_" + kind.upper())
+        left = signal.alarm(0)  # these minutes are not the case's
+        try:
+            engine = (Running(given) if given else
+                      started(kind, self.options[kind], self.environment))
+            if not given:
+                atexit.register(engine.end)
+        except (Skip, Failed) as reason:
+            engine = reason
+        signal.alarm(left)
+        print(f"# {kind}: {engine}", flush=True)
+        return engine
+
+    def engine(self, t, kind):
+        if kind == "llamacpp":
+            return llamacpp(t)
+        if kind not in self.engines:
+            self.engines[kind] = self.begin(kind)
+        if isinstance(self.engines[kind], Exception):
+            raise self.engines[kind]
+        return self.engines[kind]
 
 
 def up(address, path="/health"):
@@ -137,6 +172,16 @@ def router(t, io, engines, *settings, place=None):
                        args=("--io", io, *given, "--region", place))
     process.admin = f"unix:{place}/admin.sock"
     return process
+
+
+def on_each_engine(function, kinds=KINDS):
+    """A case of each kind that needs real engines: it takes the kind's name."""
+    for kind in kinds:
+        def on_one(t, kind=kind):
+            function(t, kind)
+        on_one.__name__ = f"{function.__name__}_on_{kind}"
+        real(on_one)
+    return function
 
 
 def metric_of(engine, name):
@@ -204,6 +249,14 @@ def cached(answer):
     """Prompt tokens that the engine says it did not have to compute."""
     details = (usage(answer) or {}).get("prompt_tokens_details") or {}
     return details.get("cached_tokens") or 0
+
+
+def untouched(kind, engine, body):
+    """The body as one of which the engine has nothing cached, whatever it was sent before."""
+    if kind == "sglang":
+        equal(post(engine.address, "/flush_cache", {}).status, 200, "flushing its cache")
+    return dict(body, **{"vllm": {"cache_salt": "another"}, "llamacpp": {"cache_prompt": False}}
+                .get(kind, {}))
 
 
 def together(*calls):

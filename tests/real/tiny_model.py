@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Makes a tiny chat model of random weights, the same one for every engine.
 
-    tiny_model.py FOLDER       config, tokenizer and weights in FOLDER, for vLLM and SGLang;
-                               FOLDER/tiny.gguf for llama.cpp
+    tiny_model.py FOLDER [--wide]   config, tokenizer and weights in FOLDER, for vLLM and SGLang;
+                                    FOLDER/tiny.gguf for llama.cpp
     tiny_model.py FOLDER --tokenizer
-                               what a client needs to count tokens, and no weights
+                                    what a client needs to count tokens, and no weights
+
+--wide makes one whose prefill takes seconds, of a shape in which attention's part of it is as on a
+GPU: many columns, few and narrow heads (16,384 tokens: 8 to 12 s of one core).
 
 Nothing is fetched: the tokenizer is trained here, on the texts of Python's own help. Its words are
 noise, but of a useful kind: a greedy answer (temperature 0) never ends early, is printable ASCII,
@@ -17,19 +20,21 @@ import pydoc_data.topics
 import shutil
 import sys
 import tempfile
+import typing
 
 SEED = 1
-LAYERS, WIDTH, HEADS, HEAD_SIZE, INNER = 2, 64, 2, 32, 128
 VOCABULARY = 2048
-CONTEXT = 32768
 NORM_EPSILON, ROPE_BASE = 1e-6, 1e6
 END_OF_TEXT, TURN, END_OF_TURN = SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 # Engines cut words as Qwen2 does, whatever the tokenizer's file says; so it is trained that way.
 WORDS = "|".join((
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"[^\r\n\p{L}\p{N}]?\p{L}+", r"\p{N}",
     r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"))
-# A turn's prompt is a prefix of the next turn's, and tools come first.
+# A turn's prompt is a prefix of the next turn's, and tools come first; before them what only the
+# template's own arguments can bring in.
 TEMPLATE = """\
+{%- if preface %}{{ preface }}
+{% endif %}
 {%- if tools %}<|im_start|>system
 Tools:
 {%- for tool in tools %}
@@ -43,23 +48,45 @@ Tools:
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 
-# Per layer: name in safetensors, name in GGUF, rows, columns (None: a vector).
-MATRICES = (
-    ("self_attn.q_proj.weight", "attn_q.weight", WIDTH, WIDTH),
-    ("self_attn.k_proj.weight", "attn_k.weight", WIDTH, WIDTH),
-    ("self_attn.v_proj.weight", "attn_v.weight", WIDTH, WIDTH),
-    ("self_attn.o_proj.weight", "attn_output.weight", WIDTH, WIDTH),
-    ("mlp.gate_proj.weight", "ffn_gate.weight", INNER, WIDTH),
-    ("mlp.up_proj.weight", "ffn_up.weight", INNER, WIDTH),
-    ("mlp.down_proj.weight", "ffn_down.weight", WIDTH, INNER),
-)
-VECTORS = (
-    ("input_layernorm.weight", "attn_norm.weight", 1),
-    ("post_attention_layernorm.weight", "ffn_norm.weight", 1),
-    ("self_attn.q_proj.bias", "attn_q.bias", 0),
-    ("self_attn.k_proj.bias", "attn_k.bias", 0),
-    ("self_attn.v_proj.bias", "attn_v.bias", 0),
-)
+
+class Shape(typing.NamedTuple):
+    family: str
+    layers: int
+    width: int
+    heads: int
+    key_heads: int
+    head_size: int
+    inner: int
+    context: int
+
+    def matrices(self):
+        """Of a layer: name in safetensors, name in GGUF, rows, columns."""
+        queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
+        return (
+            ("self_attn.q_proj.weight", "attn_q.weight", queries, self.width),
+            ("self_attn.k_proj.weight", "attn_k.weight", keys, self.width),
+            ("self_attn.v_proj.weight", "attn_v.weight", keys, self.width),
+            ("self_attn.o_proj.weight", "attn_output.weight", self.width, queries),
+            ("mlp.gate_proj.weight", "ffn_gate.weight", self.inner, self.width),
+            ("mlp.up_proj.weight", "ffn_up.weight", self.inner, self.width),
+            ("mlp.down_proj.weight", "ffn_down.weight", self.width, self.inner),
+        )
+
+    def vectors(self):
+        """Of a layer: name in safetensors, name in GGUF, length, value."""
+        queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
+        norms = (("input_layernorm.weight", "attn_norm.weight", self.width, 1),
+                 ("post_attention_layernorm.weight", "ffn_norm.weight", self.width, 1))
+        if self.family == "qwen3":
+            return norms + (("self_attn.q_norm.weight", "attn_q_norm.weight", self.head_size, 1),
+                            ("self_attn.k_norm.weight", "attn_k_norm.weight", self.head_size, 1))
+        return norms + (("self_attn.q_proj.bias", "attn_q.bias", queries, 0),
+                        ("self_attn.k_proj.bias", "attn_k.bias", keys, 0),
+                        ("self_attn.v_proj.bias", "attn_v.bias", keys, 0))
+
+
+TINY = Shape("qwen2", 2, 64, 2, 2, 32, 128, 32768)
+WIDE = Shape("qwen3", 2, 512, 2, 1, 32, 2048, 131072)
 OUTER = (
     ("model.embed_tokens.weight", "token_embd.weight"),
     ("model.norm.weight", "output_norm.weight"),
@@ -67,11 +94,11 @@ OUTER = (
 )
 
 
-def tensor_names():
+def tensor_names(shape):
     """Pairs of names, safetensors' and GGUF's."""
     yield from OUTER
-    for layer in range(LAYERS):
-        for names in MATRICES + VECTORS:
+    for layer in range(shape.layers):
+        for names in shape.matrices() + shape.vectors():
             yield f"model.layers.{layer}.{names[0]}", f"blk.{layer}.{names[1]}"
 
 
@@ -96,7 +123,7 @@ def is_plain(tokenizer, token):
     return bool(text) and text not in SPECIALS and all(" " <= c <= "~" for c in text)
 
 
-def draw_weights(tokenizer):
+def draw_weights(shape, tokenizer):
     """Tensors by safetensors' names; what must never be said gets a score of 0."""
     import numpy
 
@@ -107,14 +134,14 @@ def draw_weights(tokenizer):
         values = random.standard_normal((count, columns))
         return (values * (scale or columns ** -0.5)).astype(numpy.float32)
 
-    weights = {"model.embed_tokens.weight": draw(rows, WIDTH, 1.0)}
-    for layer in range(LAYERS):
-        for name, _, count, columns in MATRICES:
+    weights = {"model.embed_tokens.weight": draw(rows, shape.width, 1.0)}
+    for layer in range(shape.layers):
+        for name, _, count, columns in shape.matrices():
             weights[f"model.layers.{layer}.{name}"] = draw(count, columns)
-        for name, _, value in VECTORS:
-            weights[f"model.layers.{layer}.{name}"] = numpy.full(WIDTH, value, numpy.float32)
-    weights["model.norm.weight"] = numpy.ones(WIDTH, numpy.float32)
-    head = draw(rows, WIDTH, 4 * WIDTH ** -0.5)
+        for name, _, length, value in shape.vectors():
+            weights[f"model.layers.{layer}.{name}"] = numpy.full(length, value, numpy.float32)
+    weights["model.norm.weight"] = numpy.ones(shape.width, numpy.float32)
+    head = draw(rows, shape.width, 4 * shape.width ** -0.5)
     for token in range(rows):
         if not is_plain(tokenizer, token):
             head[token] = 0
@@ -122,25 +149,27 @@ def draw_weights(tokenizer):
     return weights
 
 
-def configuration(tokenizer):
+def configuration(shape, tokenizer):
     return {
-        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "torch_dtype": "float32",
-        "num_hidden_layers": LAYERS, "hidden_size": WIDTH, "intermediate_size": INNER,
-        "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "head_dim": HEAD_SIZE,
-        "vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": CONTEXT,
+        "architectures": [shape.family.capitalize() + "ForCausalLM"], "model_type": shape.family,
+        "torch_dtype": "float32",
+        "num_hidden_layers": shape.layers, "hidden_size": shape.width,
+        "intermediate_size": shape.inner, "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.key_heads, "head_dim": shape.head_size,
+        "vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": shape.context,
         "rope_theta": ROPE_BASE, "rms_norm_eps": NORM_EPSILON, "hidden_act": "silu",
         "tie_word_embeddings": False, "use_cache": True, "attention_dropout": 0.0,
         "bos_token_id": None, "eos_token_id": tokenizer.token_to_id(END_OF_TURN),
     }
 
 
-def write_tokenizer(folder, tokenizer):
-    config = configuration(tokenizer)
+def write_tokenizer(folder, shape, tokenizer):
+    config = configuration(shape, tokenizer)
     files = {
         "config.json": config,
         "generation_config.json": {"eos_token_id": config["eos_token_id"], "pad_token_id": 0},
         "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": CONTEXT,
+            "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": shape.context,
             "eos_token": END_OF_TURN, "pad_token": END_OF_TEXT,
             "clean_up_tokenization_spaces": False, "chat_template": TEMPLATE},
     }
@@ -156,7 +185,7 @@ def write_weights(folder, weights):
     save_file(weights, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
 
 
-def describe_gguf(writer, tokenizer):
+def describe_gguf(writer, shape, tokenizer):
     import gguf
 
     count = tokenizer.get_vocab_size()
@@ -165,12 +194,14 @@ def describe_gguf(writer, tokenizer):
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     writer.add_name("tiny")
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(HEADS)
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.width)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.inner)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.key_heads)
+    writer.add_key_length(shape.head_size)
+    writer.add_value_length(shape.head_size)
     writer.add_rope_freq_base(ROPE_BASE)
     writer.add_layer_norm_rms_eps(NORM_EPSILON)
     writer.add_tokenizer_model("gpt2")
@@ -184,12 +215,12 @@ def describe_gguf(writer, tokenizer):
     writer.add_chat_template(TEMPLATE)
 
 
-def write_gguf(path, tokenizer, weights):
+def write_gguf(path, shape, tokenizer, weights):
     import gguf
 
-    writer = gguf.GGUFWriter(path, "qwen2")
-    describe_gguf(writer, tokenizer)
-    for name, gguf_name in tensor_names():
+    writer = gguf.GGUFWriter(path, shape.family)
+    describe_gguf(writer, shape, tokenizer)
+    for name, gguf_name in tensor_names(shape):
         writer.add_tensor(gguf_name, weights[name])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -197,23 +228,24 @@ def write_gguf(path, tokenizer, weights):
     writer.close()
 
 
-def main(folder, weighty):
+def main(folder, shape, weighty):
     """Writes beside the place and renames, so that the folder is whole or absent."""
     parent = os.path.dirname(os.path.abspath(folder))
     os.makedirs(parent, exist_ok=True)
     draft = tempfile.mkdtemp(dir=parent)
     os.chmod(draft, 0o755)
     tokenizer = train_tokenizer()
-    write_tokenizer(draft, tokenizer)
+    write_tokenizer(draft, shape, tokenizer)
     if weighty:
-        weights = draw_weights(tokenizer)
+        weights = draw_weights(shape, tokenizer)
         write_weights(draft, weights)
-        write_gguf(os.path.join(draft, "tiny.gguf"), tokenizer, weights)
+        write_gguf(os.path.join(draft, "tiny.gguf"), shape, tokenizer, weights)
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(draft, folder)
 
 
 if __name__ == "__main__":
-    if sys.argv[2:] not in ([], ["--tokenizer"]) or sys.argv[1:2] in ([], ["--tokenizer"]):
+    words = sys.argv[1:]
+    if not words or words[0].startswith("-") or words[1:] not in ([], ["--wide"], ["--tokenizer"]):
         sys.exit(__doc__)
-    main(sys.argv[1], weighty=len(sys.argv) == 2)
+    main(words[0], WIDE if "--wide" in words else TINY, weighty="--tokenizer" not in words)
