@@ -51,6 +51,7 @@ static enum conn_state models(struct worker *w, struct conn *c)
 			json_str(&j, "object", "model");
 			json_u64(&j, "created", 0);
 			json_str(&j, "owned_by", "turnward");
+			json_str(&j, "root", e->models[m]); /* vLLM's own clients read it */
 			if (ENGINE_HAS(&e->state, max_model_len))
 				json_u64(&j, "max_model_len", e->state.max_model_len);
 			json_object_end(&j);

@@ -136,6 +136,16 @@ def a_tool_that_is_not_there_is_named_with_the_way_to_get_it(t):
 
 
 @case
+def the_list_of_models_has_what_a_tool_without_a_model_reads(t):
+    router = t.router(t.engine(models=("first", "second")))
+    def listed():
+        return ask(router.address, "GET", "/v1/models").json()["data"]
+    eventually(listed, 5, "the engine's models are known")
+    # guidellm takes the first id; vLLM's tool the first id and its root.
+    equal([(m["id"], m["root"]) for m in listed()], [("first", "first"), ("second", "second")])
+
+
+@case
 def aiperf_streams_chat_and_all_count_the_same(t):
     code, told = run(t, "aiperf", "--requests", REQUESTS)
     all_agree(told, "aiperf")
