@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 enum {
+	OUTS_SLOW = 256,             /* clients that take slowly, each with a full buffer */
 	TICK_NS = NS_PER_S,          /* engines, agents, region */
 	PUBLISH_NS = 50 * NS_PER_MS, /* books and own timing */
 	TRIM_NS = 250 * NS_PER_MS,   /* memory that was of no use for so long goes back */
@@ -227,14 +228,26 @@ static int open_region(struct worker *w)
 
 /* ---- memory ---- */
 
+/*
+ * Blocks of output: all that an eighth of the clients may have waiting, or 256 where that is more;
+ * beyond, press_back() gives each less. What had been received when a stream was paused comes on
+ * top.
+ */
+static uint64_t outs_max(const struct worker *w)
+{
+	uint64_t n = w->conns_max, slow = n / 8 > OUTS_SLOW ? n / 8 : n < OUTS_SLOW ? n : OUTS_SLOW;
+	uint64_t received = w->set->receive_buffers * w->set->receive_buffer_size;
+
+	return (slow * LIMIT_STREAM_BUFFER + received) / LIMIT_OUT_BLOCK + 1024;
+}
+
 static void pools_init(struct worker *w)
 {
 	uint32_t n = w->conns_max;
 
 	slab_init(&w->bodies, "bodies", LIMIT_BODY_BLOCK, w->set->body_memory / LIMIT_BODY_BLOCK);
 	slab_init(&w->heads, "heads", LIMIT_HEAD_BYTES + 2048, 2 * n + 64);
-	slab_init(&w->outs, "outs", LIMIT_OUT_BLOCK,
-		  (uint64_t)n * (LIMIT_STREAM_BUFFER / LIMIT_OUT_BLOCK) / 8 + 1024);
+	slab_init(&w->outs, "outs", LIMIT_OUT_BLOCK, outs_max(w));
 	slab_init(&w->exchanges, "exchanges", sizeof(struct exchange), n);
 	slab_init(&w->scans, "scans", sizeof(struct scan_room), n);
 	slab_init(&w->routes, "routes", sizeof(struct route), n);

@@ -15,12 +15,20 @@ enum {
 	RELAY_INTERIM_MAX = 100, /* 1xx heads that one answer may have */
 };
 
+/* Where many clients take slowly each may have less waiting, so that none is cut for others. */
+static size_t most_waiting(const struct worker *w)
+{
+	if (w->outs.used < w->outs.limit / 2)
+		return LIMIT_STREAM_BUFFER;
+	return w->outs.used < w->outs.limit / 4 * 3 ? LIMIT_STREAM_BUFFER / 8 : LIMIT_OUT_BLOCK;
+}
+
 /* The client takes too slowly: this engine's stream is not read on, no other is touched. */
 static void press_back(struct worker *w, struct conn *c)
 {
 	struct exchange *x = c->x;
 
-	if (!x->engine_paused && x->link && c->out.bytes > LIMIT_STREAM_BUFFER) {
+	if (!x->engine_paused && x->link && c->out.bytes > most_waiting(w)) {
 		x->engine_paused = 1;
 		loop_pause(w->loop, x->link->handle);
 	}
@@ -43,7 +51,7 @@ void relay_client_took(struct worker *w, struct conn *c)
 {
 	struct exchange *x = c->x;
 
-	if (x->engine_paused && x->link && c->out.bytes < LIMIT_STREAM_BUFFER / 2) {
+	if (x->engine_paused && x->link && c->out.bytes < most_waiting(w) / 2) {
 		x->engine_paused = 0;
 		loop_receive(w->loop, x->link->handle);
 		wait_on(w, c);

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -289,6 +290,85 @@ def two_hundred_dribbling_bodies_hold_up_nobody_on_a_kept_connection(t, io):
     for wire in wires:
         wire.close()
     at_rest(router)
+
+
+def flood(wire, request):
+    if request.get("x-do") != "flood":
+        return FakeEngine.answer_shortly(wire, request)
+    wire.send(STREAM_HEAD)
+    while True:  # until the router lets go
+        wire.send(token("x" * 60000))
+
+
+@on_both_loops
+def stopped_readers_on_half_of_few_connections_cut_nobody_else(t, io):
+    engine, port = t.engine(flood), t.port()
+    t.start("prlimit", "--nofile=256:256", "--", t.program("turnward-router"), "--listen",
+            f"127.0.0.1:{port}", "--region", t.region, "--engine", engine.url,
+            *settings(io), ready=lambda: answers(f"127.0.0.1:{port}"))
+    stopped = [dial_narrow(f"127.0.0.1:{port}") for _ in range(50)]
+    for wire in stopped:
+        wire.send(request_bytes("POST", CHAT, chat(stream=True), {"x-do": "flood"}))
+    for _ in range(100):
+        answer = ask(f"127.0.0.1:{port}", "POST", CHAT, chat(stream=True))
+        check(answer.status == 200 and answer.complete, f"{answer.start}, cut")
+    for wire in stopped:  # they are paused, not ended
+        for _ in range(20):
+            check(wire.more(), "a stopped one was cut")
+        wire.close()
+
+
+@on_both_loops
+def a_client_that_pipelines_and_never_reads_holds_little(t, io):
+    router = t.router(t.engine(), args=settings(io, client_send_timeout="2s"))
+    wire, data = dial_narrow(router.address), request_bytes("GET", "/v1/models") * 1000
+    wire.sock.settimeout(0.3)
+    with contextlib.suppress(OSError):
+        for _ in range(1000):
+            wire.sock.sendall(data)
+    equal(send(router, 20), [200] * 20)
+    check(metric(router, 'memory_blocks{pool="outs"}') < 400, "answers that nobody reads pile up")
+    wire.close()
+    at_rest(router)
+
+
+@on_both_loops
+def a_router_that_did_not_run_for_a_while_takes_nobody_for_late(t, io):
+    def script(wire, request):
+        wire.send(STREAM_HEAD + token("a"))
+        time.sleep(0.3)
+        wire.send(token("b"))
+        time.sleep(0.3)
+        wire.send(DONE)
+        return True
+    router = t.router(t.engine(script), args=settings(
+        io, head_timeout="1s", body_timeout="1s", first_byte_timeout="1s",
+        stream_idle_timeout="1s", client_send_timeout="1s", keepalive_timeout="1s"))
+    kept, begun, body = [dial(router.address) for _ in range(3)]
+    post = request_bytes("POST", CHAT, chat(stream=True))
+    kept.send(post)
+    equal(kept.read_response().events[-1], "[DONE]")
+    begun.send(post[:30])
+    body.send(post[:-10])
+    waiting = dial(router.address)
+    waiting.send(post)
+    waiting.read_head()
+    os.kill(worker_of(router), signal.SIGSTOP)
+    time.sleep(0.1)
+    begun.send(post[30:])
+    body.send(post[-10:])
+    kept.send(post)
+    time.sleep(2)
+    os.kill(worker_of(router), signal.SIGCONT)
+    for wire in (kept, begun, body):
+        equal(wire.read_response().events[-1], "[DONE]")
+    check(b"[DONE]" in wire_rest(waiting), "a stream that waited is cut")
+    at_rest(router)
+
+
+def wire_rest(wire):
+    message = parse_head(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    return wire.read_body(message).body
 
 
 @on_both_loops
