@@ -47,6 +47,7 @@ struct engine_options {
 	uint64_t refuse_after; /* generation requests, then the listener closes; 0 = never */
 	uint64_t fail_head;    /* every N-th generation request is closed unanswered; 0 = none */
 	uint64_t cut_after;    /* streams break off after N tokens; 0 = never */
+	bool no_hits;          /* no prompt finds what another has left in the cache */
 };
 
 struct engine_lateness {

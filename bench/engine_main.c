@@ -37,6 +37,7 @@
 	X(CUT, "cut-after", "N", "break streams off after N tokens")                             \
 	X(STAMPS, "stamps", "FILE", NULL)                                                        \
 	X(IO, "io", "LOOP", NULL /* hidden: --help fits a screen */)                             \
+	X(NO_HITS, "no-prefix-cache", NULL, NULL /* likewise */)                                 \
 	X(REALTIME, "realtime", NULL, "SCHED_FIFO where permitted: GPUs need no host CPU")
 #define OPTION_ENUM(id, name, value, help) OPTION_##id,
 enum { OPTION_NONE, ENGINE_OPTIONS(OPTION_ENUM) };
@@ -113,10 +114,33 @@ static void item_of(const char *list, unsigned index, char ret_item[64])
 	snprintf(ret_item, 64, "%.*s", (int)(strcspn(at, ",") < 63 ? strcspn(at, ",") : 63), at);
 }
 
+/* What goes wrong on purpose. */
+static int fault_take(struct engine_options *o, int id, const char *value)
+{
+	switch (id) {
+	case OPTION_REFUSE:
+		o->refuse_after = (uint64_t)number_of("refuse-after", value, 0, 1e9);
+		return 1;
+	case OPTION_FAIL:
+		o->fail_head = (uint64_t)number_of("fail-head", value, 0, 1e9);
+		return 1;
+	case OPTION_CUT:
+		o->cut_after = (uint64_t)number_of("cut-after", value, 0, 1e9);
+		return 1;
+	case OPTION_NO_HITS:
+		o->no_hits = true;
+		return 1;
+	default:
+		return 0;
+	}
+}
+
 static void option_take(struct setup *s, int id, const char *value)
 {
 	struct engine_options *o = &s->engine;
 
+	if (fault_take(o, id, value))
+		return;
 	switch (id) {
 	case OPTION_PORTS:
 		ports_of(s, value);
@@ -162,15 +186,6 @@ static void option_take(struct setup *s, int id, const char *value)
 		break;
 	case OPTION_QUEUED:
 		o->max_queued = (uint64_t)number_of("max-queued", value, 0, 1e9);
-		break;
-	case OPTION_REFUSE:
-		o->refuse_after = (uint64_t)number_of("refuse-after", value, 0, 1e9);
-		break;
-	case OPTION_FAIL:
-		o->fail_head = (uint64_t)number_of("fail-head", value, 0, 1e9);
-		break;
-	case OPTION_CUT:
-		o->cut_after = (uint64_t)number_of("cut-after", value, 0, 1e9);
 		break;
 	case OPTION_HOST:
 		if (inet_pton(AF_INET, value, &s->host) != 1)

@@ -348,7 +348,7 @@ static int submit_one(struct engine *e, struct conn *c, const struct prompt *p, 
 					    .prompt = p->ids.id + part->at,
 					    .prompt_tokens = (uint32_t)part->nr,
 					    .output_tokens = p->output_tokens,
-					    .salt = p->salt,
+					    .salt = e->world->options.no_hits ? now_ns : p->salt,
 					    .output_seed = a->seed };
 	int err = model_submit(e->model, &s, engine_model_ns(e->world, now_ns), &a->request);
 	if (err) {

@@ -29,6 +29,10 @@
 	X(staged_given_up, "of these prompts, sent on whole after some pieces")                    \
 	X(staged_tokenised, "prompts that engines were asked to tokenise")                         \
 	X(staged_guards, "times that staging was switched off, for a shape or an engine")          \
+	X(requeue_requests, "cold prompts sent whole that give way to others")                     \
+	X(requeue_closes, "times that one was taken back, to be sent again")                       \
+	X(requeue_guards, "times that an engine was found not to keep what it had computed")       \
+	X(rescued, "requests taken off an engine that hung, and sent elsewhere")                   \
 	X(cold_waits, "cold prompts that waited for a cold slot")                                  \
 	X(cold_waited_us, "time that they waited")                                                 \
 	X(prompt_tokens, "prompt tokens that engines reported")                                    \
@@ -54,6 +58,8 @@
 	X(aborts, "requests on the engine whose client left")                       \
 	X(staged_pieces, "pieces of prompts sent to it")                            \
 	X(staged_guards, "times that nothing told there whether pieces hit")        \
+	X(requeue_closes, "times that a cold prompt was taken back from it")        \
+	X(rescued, "requests that left it because it hung")                         \
 	X(hit_tokens_predicted, "prompt tokens believed to be in its prefix cache") \
 	X(cached_tokens, "prompt tokens that it reported as cached")                \
 	X(prompt_tokens, "prompt tokens that it reported")

@@ -21,7 +21,10 @@ enum {
 	LIMIT_STAGE_CUTS = 512,  /* ends of messages kept of one body; longer ones: every second */
 	LIMIT_STAGED = 256,      /* requests in pieces at once; the next goes whole */
 	LIMIT_STAGE_ANSWER = 16 * 1024 * 1024, /* of a tokeniser; seven bytes a token */
-	LIMIT_STAGE_UNCLEAR = 16, /* pieces of an engine in a row of which nothing tells a hit */
+	LIMIT_LEFT_BEHIND =
+		256, /* of what was taken back, in engines; beyond, not in their books */
+	LIMIT_HELD_BACK = 32 * 1024, /* of an answer without a token; then it is given out */
+	LIMIT_STAGE_UNCLEAR = 16,    /* pieces of an engine in a row of which nothing tells a hit */
 };
 
 #endif

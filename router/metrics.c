@@ -107,6 +107,11 @@ static void staging(struct worker *w, FILE *out)
 	for (unsigned i = 0; i < STAGE_REASONS_NR; i++)
 		fprintf(out, "turnward_staged_decisions_total{reason=\"%s\"} %lu\n",
 			stage_reason_name(i), (unsigned long)w->stage.reasons[i]);
+	metrics_head(out, "rescue_decisions_total", "counter",
+		     "requests on engines that hang, by why they stayed; none: they left");
+	for (unsigned i = 0; i < RESCUE_REASONS_NR; i++)
+		fprintf(out, "turnward_rescue_decisions_total{reason=\"%s\"} %lu\n",
+			rescue_reason_name(i), (unsigned long)w->back.rescues[i]);
 	gauge(out, "cold_waiting", "cold prompts that wait in the router for a cold slot",
 	      admit_waiting(&w->stage.room, ADMIT_COLD));
 #define STAGING_GAUGE(text, help, value)                                                      \
@@ -117,13 +122,17 @@ static void staging(struct worker *w, FILE *out)
 		fprintf(out, "turnward_" text "{engine=\"%s\"} %lu\n", w->engines[i].at.name, \
 			(unsigned long)(value));                                              \
 	}
-	STAGING_GAUGE("engine_pieces", "pieces of prompts in the engine", sums.pieces)
+	STAGING_GAUGE("engine_pieces",
+		      "load of nobody's request in the engine: pieces, and what was left there",
+		      sums.pieces)
 	STAGING_GAUGE("engine_staged_rest_tokens", "of prompts in pieces, not in the engine yet",
 		      sums.staged_rest_tokens)
 	STAGING_GAUGE("engine_cold_prompts", "cold prompts in progress", sums.cold_prompts)
 	STAGING_GAUGE("engine_held_requests", "waiting in the router for it", sums.held)
 	STAGING_GAUGE("engine_staging_off", "1: nothing tells there whether pieces hit",
 		      stage_guard_engine_off(&w->stage.guard, i, w->now_ns))
+	STAGING_GAUGE("engine_requeue_off", "1: it does not keep what it had computed",
+		      w->back.requeue.engine[i].off_until_ns > w->now_ns)
 #undef STAGING_GAUGE
 }
 

@@ -645,7 +645,7 @@ void route_undo(struct worker *w, struct exchange *x)
 	waiting_remove(x);
 	r->dispatched = 0;
 	r->token_seen = 0; /* assumed, as it turns out */
-	x->sent_ns = 0;
+	x->sent_ns = x->first_sent_ns = 0;
 	session_take_back(w, x);
 	if (r->bound == x->engine)
 		r->bound = -1;
@@ -732,6 +732,7 @@ static void learn(struct worker *w, struct exchange *x)
 		return;
 	if (cached_known)
 		staging_found(w, x, usage.cached_tokens);
+	usage.cached_tokens = requeue_found(w, x, usage.cached_tokens, cached_known);
 	/* What its own pieces brought in was not there before: no cache saved it. */
 	if (x->pieces && x->first_cached == UINT32_MAX)
 		cached_known = 0;
@@ -794,6 +795,9 @@ static void journal_outcome_note(struct worker *w, const struct exchange *x)
 #undef MOMENT
 	o.end_s = SINCE(w->now_ns);
 #undef SINCE
+	o.pieces = x->pieces;
+	o.taken_back = x->yields.closes;
+	o.rescued = x->rescued;
 	ring_append(&w->file.journal, &o, sizeof(o));
 }
 

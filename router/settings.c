@@ -16,9 +16,8 @@ static const char *const half_closes[] = { "abort", "continue", NULL };
 static const char *const forwarded[] = { "off", "append", "trust", NULL };
 static const char *const log_levels[] = { "error", "warn", "info", "debug", "trace", NULL };
 static const char *const log_formats[] = { "json", "text", NULL };
-/* Of stage_mode_names, what can be had. */
-static const char *const stages[] = { "off", "pieces", NULL };
-static const char *const engine_stages[] = { "as-router", "off", "pieces", NULL };
+#define STAGE_NAME(id, name, meaning) name,
+static const char *const engine_stages[] = { "as-router", STAGE_MODES(STAGE_NAME) NULL };
 static const char *const engine_kinds[] = { "auto", "vllm", "sglang", "llamacpp", NULL };
 
 #define AT(member) \
@@ -157,9 +156,25 @@ const struct conf_key router_keys[] = {
 	  "new tokens of a piece; 0 is just under one step of the engine" },
 	{ "stage", "queue_handicap", CONF_REAL, AT(admit.queue_handicap_s), "5", 0, 1e6, NULL, F,
 	  "a class goes before the next heavier one's requests that came up to this earlier [s]" },
-	{ "stage", "stage", CONF_CHOICE, AT(stage.stage), "off", 0, 0, stages, R,
-	  "how long uncached prompts let short turns through: not, or as growing prefixes with "
-	  "the client's request unchanged at last" },
+	{ "stage", "requeue_gap", CONF_REAL, AT(stage.requeue_gap_s), "0", 0, 100, NULL, F,
+	  "least time between two prompts that are taken back from one engine [s]" },
+	{ "stage", "requeue_kept_ratio", CONF_REAL, AT(stage.requeue_kept_ratio), "0.8", 0, 1, NULL,
+	  R, "an engine that keeps less of what it had computed, twice running, gets no more" },
+	{ "stage", "requeue_patience", CONF_REAL, AT(stage.requeue_patience), "2", 0, 100, NULL, R,
+	  "a prompt taken back is sent again after so many steps at the latest" },
+	{ "stage", "requeue_rest", CONF_REAL, AT(stage.requeue_rest), "1", 0, 100, NULL, R,
+	  "one of which fewer steps will be left after that under way is left alone" },
+	{ "stage", "requeue_run", CONF_REAL, AT(stage.requeue_run_s), "0.4", 0, 100, NULL, F,
+	  "one is not taken back sooner than this after it was sent [s]" },
+	{ "stage", "requeue_sends", CONF_REAL, AT(stage.requeue_sends), "8", 1, 1000, NULL, R,
+	  "of one prompt at most" },
+	{ "stage", "rescue_overdue", CONF_REAL, AT(stage.rescue_overdue_s), "6", 0, 1e6, NULL, F,
+	  "an engine that shows nothing so long past its step's predicted end is left by who "
+	  "waits for a first token [s]; 0 is never" },
+	{ "stage", "stage", CONF_CHOICE, AT(stage.stage), "off", 0, 0, engine_stages + 1, R,
+	  "how long uncached prompts let short turns through: off, pieces (growing prefixes, the "
+	  "client's request unchanged at last), requeue (whole; vLLM: taken back while others "
+	  "wait), both (requeue where pieces cannot)" },
 	{ "stage", "stage_alone", CONF_REAL, AT(stage.stage_alone), "0.1", 0, 100, NULL, R,
 	  "a prompt goes whole to an idle engine where fewer requests are expected meanwhile" },
 	{ "stage", "stage_block_max", CONF_REAL, AT(stage.stage_block_max), "512", 1, 1e6, NULL, R,

@@ -29,7 +29,8 @@ enum {
 
 enum settings_half_close { HALF_CLOSE_ABORT, HALF_CLOSE_CONTINUE };
 enum settings_forwarded { FORWARDED_OFF, FORWARDED_APPEND, FORWARDED_TRUST };
-enum settings_stage { ENGINE_STAGE_AS_ROUTER, ENGINE_STAGE_OFF, ENGINE_STAGE_PIECES };
+/* `as-router`, then the router's own choices in their order (enum stage_mode). */
+enum settings_stage { ENGINE_STAGE_AS_ROUTER, ENGINE_STAGE_OFF };
 
 /* An engine as configured; `kind` is in the order of engine_kinds: auto, vllm, sglang, llamacpp. */
 struct settings_engine {

@@ -493,6 +493,7 @@ static void periodic(struct worker *w)
 		route_publish(w);
 		latency_publish(w);
 		conn_leavers(w);
+		rescue_look(w);
 		w->publish_ns = w->now_ns + PUBLISH_NS;
 	}
 	if (w->now_ns >= w->trim_ns)
@@ -547,6 +548,7 @@ static int turn(struct worker *w)
 		}
 		if (w->hungry)
 			conn_feed_hungry(w);
+		requeue_turn(w);
 		staging_let_out(w);
 		periodic(w);
 		shadow_turn(w, err);

@@ -118,6 +118,7 @@ struct worker {
 	struct policy_params params;
 	struct shadow shadow;
 	struct staging_rules stage;
+	struct taking_back back;
 	uint64_t cursor, random;
 	struct view_budget moves;
 	struct engine_learnt *learnt; /* STATE_ENGINES_MAX, in the region */

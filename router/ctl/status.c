@@ -54,7 +54,16 @@ static void print_staging(const struct status *s)
 {
 	uint64_t staged = status_counter(s, "staged_requests");
 	uint64_t waits = status_counter(s, "cold_waits");
+	uint64_t yields = status_counter(s, "requeue_requests");
+	uint64_t rescued = status_counter(s, "rescued");
 
+	if (yields)
+		printf("requeue: %lu prompts gave way, %lu times taken back; switched off %lu "
+		       "times\n",
+		       (unsigned long)yields, (unsigned long)status_counter(s, "requeue_closes"),
+		       (unsigned long)status_counter(s, "requeue_guards"));
+	if (rescued)
+		printf("rescue: %lu requests left engines that hung\n", (unsigned long)rescued);
 	if (staged == 0 && waits == 0)
 		return;
 	printf("staging: %lu prompts in %lu pieces, %lu of them given up; switched off %lu times; "

@@ -247,6 +247,11 @@ static void print_outcome(const struct story *s)
 	printf("\noutcome: %s, status %lu, on %s\n", o->end, (unsigned long)o->status,
 	       o->engine[0] ? o->engine : "no engine");
 	print_phases(o);
+#define WAY(name, meaning) \
+	if (o->name)       \
+		printf("  %-14lu %s\n", (unsigned long)o->name, meaning);
+	JOURNAL_WAYS(WAY)
+#undef WAY
 	if (o->first_token_s >= 0 && o->sent_s >= 0)
 		printf("  engine's TTFT  %10.6f s, predicted %.6f s\n",
 		       o->first_token_s - o->sent_s, choice->predicted_ttft_s);
@@ -399,6 +404,9 @@ static void outcome_json(struct json *j, const struct journal_outcome *o)
 	count_json(j, "prompt_tokens", o->prompt_tokens);
 	count_json(j, "cached_tokens", o->cached_tokens);
 	count_json(j, "completion_tokens", o->completion_tokens);
+#define WAY(name, meaning) json_u64(j, #name, o->name);
+	JOURNAL_WAYS(WAY)
+#undef WAY
 	json_object_end(j);
 }
 

@@ -66,6 +66,12 @@ static_assert(sizeof(struct journal_decision) % 8 == 0, "arrays follow");
 enum journal_moment { JOURNAL_MOMENTS(JOURNAL_MOMENT_ENUM) JOURNAL_MOMENTS_NR };
 #undef JOURNAL_MOMENT_ENUM
 
+/* How it went, beside the usual way: whole, once, to one engine. X(name, meaning) */
+#define JOURNAL_WAYS(X)                                           \
+	X(pieces, "pieces of its prompt were computed before it") \
+	X(taken_back, "times it was taken back to let others in") \
+	X(rescued, "times it left an engine that hung")
+
 struct journal_outcome {
 	struct journal_head head;
 	uint64_t decision; /* number of its record, 0 = was never decided */
@@ -78,6 +84,9 @@ struct journal_outcome {
 	JOURNAL_MOMENTS(JOURNAL_MOMENT_MEMBER)
 #undef JOURNAL_MOMENT_MEMBER
 	double end_s;
+#define JOURNAL_WAY_MEMBER(name, meaning) uint64_t name;
+	JOURNAL_WAYS(JOURNAL_WAY_MEMBER)
+#undef JOURNAL_WAY_MEMBER
 };
 
 /*

@@ -63,6 +63,7 @@
 #define PARAM_REAL(name, standard, min, max, kind, unit, meaning) FIELD(policy_params, name)
 #define TERM(name, meaning)                                       FIELD(policy_cost, name)
 #define MOMENT(name, meaning, phase)                              FIELD(journal_outcome, name##_s)
+#define WAY(name, meaning)                                        FIELD(journal_outcome, name)
 
 /* clang-format off */
 static const struct journal_field fields[] = {
@@ -79,6 +80,7 @@ static const struct journal_field fields[] = {
 	OUTCOME(FIELD, journal_outcome)
 	JOURNAL_MOMENTS(MOMENT)
 	FIELD(journal_outcome, end_s)
+	JOURNAL_WAYS(WAY)
 	SHADOW(FIELD, journal_shadow)
 	REGRET(FIELD, journal_regret)
 };

@@ -241,6 +241,37 @@ void ledger_end(struct ledger *ledger, struct ledger_ticket *ticket, enum ledger
 	ticket->older = ticket->newer = NULL;
 }
 
+void ledger_leave(struct ledger *ledger, struct ledger_ticket *ticket, struct ledger_ticket *left)
+{
+	struct ledger_engine *books = live_books(ledger, ticket);
+
+	assert(left->phase == LEDGER_FREE);
+	if (ticket->phase == LEDGER_FREE)
+		return;
+	*left = *ticket;
+	ticket->phase = LEDGER_FREE;
+	ticket->older = ticket->newer = NULL;
+	if (books == NULL) { /* it went with the engine */
+		left->phase = LEDGER_FREE;
+		return;
+	}
+	if (left->phase == LEDGER_SENT) {
+		if (left->older != NULL)
+			left->older->newer = left;
+		else
+			books->oldest = left;
+		if (left->newer != NULL)
+			left->newer->older = left;
+		else
+			books->newest = left;
+		if (left->flags & LEDGER_REQUEUEABLE)
+			subtract(&books->requeueable_tokens, left->uncached_tokens);
+		books->pieces_sent += !(left->flags & LEDGER_PIECE);
+	}
+	books->pieces += !(left->flags & LEDGER_PIECE);
+	left->flags = LEDGER_PIECE;
+}
+
 static void change(uint64_t *sum, int64_t by)
 {
 	if (by < 0 && *sum < (uint64_t)-by)
@@ -308,6 +339,8 @@ void ledger_books_get(const struct ledger *ledger, unsigned engine, struct ledge
 		.dispatched_total = books->totals.dispatched,
 		.finished_total = books->totals.ended,
 		.pieces_ended_total = books->pieces_ended,
+		.progress_ns = books->progress_ns,
+		.oldest_ns = books->oldest != NULL ? books->oldest->dispatch_ns : 0,
 	};
 	for (int how = 0; how < LEDGER_ENDS_NR; how++)
 		ret_sums->ends_total[how] = books->by_end[how];

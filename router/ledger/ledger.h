@@ -31,7 +31,7 @@ enum ledger_end { LEDGER_COMPLETED, LEDGER_FAILED, LEDGER_ABORTED, LEDGER_ENDS_N
 
 /* Ticket flags. */
 enum {
-	LEDGER_PIECE = 1 << 0,       /* a staged prefix, the router's own request */
+	LEDGER_PIECE = 1 << 0,       /* load and nobody's request: a staged prefix, what was left */
 	LEDGER_REQUEUEABLE = 1 << 1, /* a cold prompt that gives way to short requests (requeue) */
 };
 
@@ -118,6 +118,8 @@ struct ledger_sums {
 	uint64_t dispatched_total, finished_total; /* load: pieces too */
 	uint64_t pieces_ended_total;
 	uint64_t ends_total[LEDGER_ENDS_NR]; /* users' requests */
+	uint64_t progress_ns; /* when an agent's sample last showed some, 0 = never */
+	uint64_t oldest_ns;   /* dispatch of the oldest without a first token, 0 = none */
 };
 
 enum ledger_staleness { LEDGER_FRESH, LEDGER_AGED, LEDGER_UNKNOWN }; /* as the policy's */
@@ -165,6 +167,12 @@ void ledger_correct(struct ledger *ledger, struct ledger_ticket *ticket, uint32_
 /* The request is over on that engine, however; frees the ticket. A free ticket is left alone. */
 void ledger_end(struct ledger *ledger, struct ledger_ticket *ticket, enum ledger_end how,
 		uint64_t now_ns);
+
+/*
+ * The request was taken back from the engine, which may go on with it for a while: what it was
+ * charged stands on under `left`, which was free, as load and nobody's request. Its own is free.
+ */
+void ledger_leave(struct ledger *ledger, struct ledger_ticket *ticket, struct ledger_ticket *left);
 
 /*
  * What waits in the router for an engine, in changes: uncached tokens of staged prompts not yet

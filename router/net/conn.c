@@ -100,7 +100,7 @@ void out_pump(struct worker *w, struct conn *c)
 	struct iovec iov[LOOP_IOV_MAX];
 	int n;
 
-	if (c->sending || c->out.bytes == 0 || c->state == CONN_CLOSE)
+	if (c->sending || c->out.bytes == 0 || c->state == CONN_CLOSE || (c->x && c->x->holds_back))
 		return;
 	n = chain_iov(&c->out, iov, LOOP_IOV_MAX, &c->in_flight);
 	c->sending = 1;
@@ -259,6 +259,8 @@ enum conn_state exchange_fail(struct worker *w, struct conn *c, enum conn_end en
 	char text[4096];
 	size_t len;
 
+	if (x->holds_back)
+		requeue_unsay(w, c);
 	failure.extra = owed_field(failure.status);
 	if (x->answered || failure.status == 0) {
 		/* A cut stream: no terminator, and the connection ends so that the client sees it.
@@ -515,7 +517,13 @@ static conn_action *const actions[CONN_STATES_NR][CONN_EVENTS_NR] = {
 			 [CONN_EV_ENGINE_TOOK] = staging_took,
 			 [CONN_EV_ENGINE_BYTES] = staging_bytes,
 			 [CONN_EV_ENGINE_EOF] = staging_down,
+			 [CONN_EV_RESCUE] = rescue_leave,
 			 [CONN_EV_TIMEOUT] = staging_late },
+	[CONN_AWAY] = { [CONN_EV_CLIENT_BYTES] = intake_late_bytes,
+			[CONN_EV_CLIENT_GONE] = hang_up,
+			[CONN_EV_CLIENT_TOOK] = took,
+			[CONN_EV_ENGINE_CLOSED] = requeue_closed,
+			[CONN_EV_RETURN] = requeue_return },
 	[CONN_DIAL] = { [CONN_EV_CLIENT_BYTES] = intake_late_bytes,
 			[CONN_EV_CLIENT_FILLED] = intake_late_filled,
 			[CONN_EV_CLIENT_GONE] = hang_up,
@@ -531,6 +539,8 @@ static conn_action *const actions[CONN_STATES_NR][CONN_EVENTS_NR] = {
 			[CONN_EV_ENGINE_BYTES] = relay_head_bytes,
 			[CONN_EV_ENGINE_EOF] = dispatch_broke,
 			[CONN_EV_ENGINE_DOWN] = dispatch_broke,
+			[CONN_EV_GIVE_WAY] = requeue_give_way,
+			[CONN_EV_RESCUE] = rescue_leave,
 			[CONN_EV_TIMEOUT] = first_byte_late },
 	[CONN_RELAY] = { [CONN_EV_CLIENT_BYTES] = intake_late_bytes,
 			 [CONN_EV_CLIENT_FILLED] = intake_late_filled,
@@ -540,6 +550,8 @@ static conn_action *const actions[CONN_STATES_NR][CONN_EVENTS_NR] = {
 			 [CONN_EV_ENGINE_BYTES] = relay_bytes,
 			 [CONN_EV_ENGINE_EOF] = relay_eof,
 			 [CONN_EV_ENGINE_DOWN] = relay_eof,
+			 [CONN_EV_GIVE_WAY] = requeue_give_way,
+			 [CONN_EV_RESCUE] = rescue_leave,
 			 [CONN_EV_TIMEOUT] = stream_late },
 	[CONN_FLUSH] = { [CONN_EV_CLIENT_BYTES] = keep_early,
 			 [CONN_EV_CLIENT_FILLED] = filled_for_nobody,

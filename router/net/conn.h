@@ -17,6 +17,7 @@
 #include "router/ledger/ledger.h"
 #include "router/limits.h"
 #include "router/net/chain.h"
+#include "router/stage/requeue.h"
 #include "router/tokens/tokens.h"
 #include "shm/loop/loop.h"
 #include "shm/loop/wheel.h"
@@ -36,6 +37,7 @@ struct staging;
 	X(BODY, "receiving the body, not decided")                           \
 	X(HOLD, "complete, waiting until an engine can be chosen")           \
 	X(STAGE, "pieces of its prompt are sent before it")                  \
+	X(AWAY, "taken back from its engine: others go first")               \
 	X(DIAL, "engine chosen, connecting to it")                           \
 	X(WAIT, "request on its way or sent, no answer yet")                 \
 	X(RELAY, "the answer flows")                                         \
@@ -61,6 +63,9 @@ enum conn_state { CONN_STATES(CONN_STATE_ENUM) CONN_STATES_NR };
 	X(ENGINE_EOF)    /* the engine closed */                                                  \
 	X(ENGINE_CLOSED) /* our close of the engine's connection is done: another may be tried */ \
 	X(DECIDE)        /* what HOLD waited for has come (models known, or it will not come) */  \
+	X(GIVE_WAY)      /* a cold prompt is taken back, so that others get in (requeue.c) */     \
+	X(RETURN)        /* it is sent again */                                                   \
+	X(RESCUE)        /* its engine hangs: another one gets it (rescue.c) */                   \
 	X(TIMEOUT)
 
 #define CONN_EVENT_ENUM(name) CONN_EV_##name,
@@ -198,6 +203,17 @@ struct exchange {
 	uint32_t first_cached;   /* that the first piece found, UINT32_MAX = it did not say */
 	uint64_t guard_key;      /* of model and shape, with pieces */
 	struct staging *staging; /* NULL = no pieces are to be sent */
+
+	/* taken back from an engine (requeue.c, rescue.c) */
+	struct requeue_cold yields; /* a cold prompt that gives way to others */
+	struct requeue_pass passes; /* one of these others */
+	uint8_t gives_way;          /* by that rule */
+	uint8_t holds_back; /* of its answer nothing has gone to the client: it may be taken back */
+	uint8_t again;      /* to be sent once its connection is closed */
+	uint8_t rescued;    /* once is enough */
+	uint8_t stranded;   /* it would have been rescued, but for a reason that was counted */
+	uint32_t away_tokens;   /* that are booked as staged while it is AWAY */
+	uint64_t first_sent_ns; /* when it was first sent, 0 = it was never taken back */
 
 	/* the engine's side */
 	struct link *link;

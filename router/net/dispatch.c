@@ -263,6 +263,7 @@ enum conn_state dispatch_up(struct worker *w, struct conn *c, const struct conn_
 	}
 	x->sent_ns = w->now_ns;
 	x->uploaded_ns = 0;
+	requeue_goes(w, x);
 	dispatch_pump(w, x);
 	dispatch_timer(w, c);
 	return CONN_WAIT;
@@ -284,8 +285,8 @@ enum conn_state dispatch_took(struct worker *w, struct conn *c, const struct con
 /* Only while nothing was relayed and the whole body is still here. */
 static int can_resend(const struct exchange *x)
 {
-	return !x->answered && (!x->body_dropped || x->sent_bytes == 0) &&
-	       x->attempts < DISPATCH_ATTEMPTS_MAX;
+	return (!x->answered || (x->rescued && !x->relayed_event)) &&
+	       (!x->body_dropped || x->sent_bytes == 0) && x->attempts < DISPATCH_ATTEMPTS_MAX;
 }
 
 void dispatch_judge(struct worker *w, struct exchange *x, enum dispatch_verdict verdict)
@@ -315,6 +316,7 @@ enum conn_state dispatch_again(struct worker *w, struct conn *c, int other)
 {
 	struct exchange *x = c->x;
 
+	requeue_done(w, x);
 	if (other) {
 		dispatch_judge(w, x, VERDICT_NOTHING);
 		x->tried |= 1ull << x->engine;

@@ -1,6 +1,8 @@
 /* Brings the engine's answer to the client: head rewritten, body watched and passed on at once. */
 #include "router/net/parts.h"
 
+#include "router/net/requeue.h"
+
 #include "router/route.h"
 #include "shm/base/clock.h"
 
@@ -112,7 +114,9 @@ static void settle(struct worker *w, struct exchange *x)
 
 static void note(struct worker *w, struct exchange *x, uint32_t news)
 {
-	if (news & CHAT_SEEN_EVENT)
+	if (x->holds_back && (news & CHAT_SEEN_TOKEN)) /* it stands */
+		x->holds_back = 0;
+	if (!x->holds_back && (x->watch.seen & CHAT_SEEN_EVENT))
 		x->relayed_event = 1;
 	if ((news & CHAT_SEEN_TOKEN) && x->first_token_ns == 0 && x->sse) {
 		x->first_token_ns = w->now_ns;
@@ -163,6 +167,7 @@ static enum conn_state complete(struct worker *w, struct conn *c)
 {
 	struct exchange *x = c->x;
 
+	x->holds_back = 0;
 	note(w, x, chat_watch_end(&x->watch));
 	x->answer_complete = 1;
 	if (x->answer_chunked && !x->head_only &&
@@ -190,6 +195,10 @@ static enum conn_state body_bytes(struct worker *w, struct conn *c, const uint8_
 			x->engine_keep_alive = 0; /* bytes that belong to no answer */
 		return complete(w, c);
 	}
+	if (c->out.bytes > LIMIT_HELD_BACK && x->holds_back) {
+		requeue_done(w, x);
+		x->holds_back = 0;
+	}
 	if (x->first_token_ns && !x->relayed_ns && x->token_left == 0)
 		x->token_left = c->out.bytes;
 	out_pump(w, c);
@@ -200,6 +209,7 @@ static enum conn_state body_bytes(struct worker *w, struct conn *c, const uint8_
 
 enum conn_state relay_bytes(struct worker *w, struct conn *c, const struct conn_input *in)
 {
+	rescue_alive(&w->back, (unsigned)c->x->engine, w->now_ns);
 	return body_bytes(w, c, in->data, in->len);
 }
 
@@ -297,6 +307,11 @@ static uint64_t retry_after_ns(const struct http_head *head, const char *buf)
 	return (s < RETRY_AFTER_MAX_S ? s : RETRY_AFTER_MAX_S) * NS_PER_S;
 }
 
+static int encoded(const struct http_head *head)
+{
+	return http_head_field(head, HTTP_FIELD_CONTENT_ENCODING) != NULL;
+}
+
 /* A whole head: an interim one is dropped, a refusal may be tried elsewhere, else it is relayed. */
 static enum conn_state head_done(struct worker *w, struct conn *c, const char *buf, size_t head_len,
 				 const uint8_t *rest, size_t rest_len)
@@ -330,14 +345,22 @@ static enum conn_state head_done(struct worker *w, struct conn *c, const char *b
 		count_engine(&w->counters, x->engine, ENGINE_COUNTER_errors, 1);
 	x->first_byte_ns = w->now_ns;
 	x->sse = w->head.sse;
+	if (!x->sse || rest_len) /* it computes; a stream's head may come long before that */
+		rescue_alive(&w->back, (unsigned)x->engine, w->now_ns);
 	keep_alive_limits(w, x, &w->head);
 	http_body_begin(&x->answer, &w->head);
 	chat_watch_begin(&x->watch, x->sse ? CHAT_WATCH_SSE : CHAT_WATCH_JSON);
-	if (begin(w, c, &w->head, buf) < 0)
-		return exchange_fail(w, c, END_ENGINE_GARBAGE);
+	if (!x->answered) {
+		x->holds_back = (uint8_t)requeue_holds(w, c, x->status, x->sse);
+		if (begin(w, c, &w->head, buf) < 0)
+			return exchange_fail(w, c, END_ENGINE_GARBAGE);
+	} else if (x->status != 200 || !x->sse || encoded(&w->head)) {
+		/* Of one rescued the client has a head: only a stream of that kind can follow. */
+		return exchange_fail(w, c, END_ENGINE_GONE);
+	}
 	x->answered = 1;
-	x->comments = x->sse && w->head.framing != HTTP_LENGTH && !x->head_only &&
-		      !http_head_field(&w->head, HTTP_FIELD_CONTENT_ENCODING);
+	x->comments =
+		x->sse && w->head.framing != HTTP_LENGTH && !x->head_only && !encoded(&w->head);
 	if (x->comments && w->set->keepalive_comment)
 		wheel_arm(&w->wheel, &c->comment_timer, w->now_ns + w->set->keepalive_comment);
 	return body_bytes(w, c, rest, rest_len);

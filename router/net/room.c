@@ -12,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double expects_s = 60; /* memory of how often short requests come */
+static const double expects_s = 60;    /* memory of how often short requests come */
+static const double overdue_min_s = 1; /* before an engine hangs */
 
 int staging_init(struct worker *w)
 {
@@ -22,7 +23,10 @@ int staging_init(struct worker *w)
 	s->admit = w->set->admit;
 	s->on = s->params.stage != STAGE_OFF;
 	for (uint32_t i = 0; i < w->set->engines_nr; i++)
-		s->on |= w->set->engines[i].stage == ENGINE_STAGE_PIECES;
+		s->on |= w->set->engines[i].stage > ENGINE_STAGE_OFF;
+	/* However fast the engines are: the machine has hiccups of its own. */
+	if (s->params.rescue_overdue_s > 0 && s->params.rescue_overdue_s < overdue_min_s)
+		s->params.rescue_overdue_s = overdue_min_s;
 	s->room_memory = malloc(admit_size(LIMIT_WAITING_ROOM));
 	if (!s->room_memory)
 		return -ENOMEM;
@@ -34,7 +38,7 @@ enum stage_mode staging_mode(const struct worker *w, const struct engine *e)
 {
 	if (e->stage == ENGINE_STAGE_AS_ROUTER)
 		return (enum stage_mode)w->stage.params.stage;
-	return e->stage == ENGINE_STAGE_PIECES ? STAGE_PIECES : STAGE_OFF;
+	return (enum stage_mode)(e->stage - ENGINE_STAGE_OFF + STAGE_OFF);
 }
 
 /* ---- books ---- */
@@ -61,6 +65,7 @@ void staging_unhold(struct worker *w, struct exchange *x)
 
 void staging_uncold(struct worker *w, struct exchange *x)
 {
+	requeue_done(w, x);
 	if (!x->cold)
 		return;
 	ledger_cold(w->ledger, x->cold - 1u, -1);

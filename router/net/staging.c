@@ -39,12 +39,12 @@ static uint64_t guard_key(const struct exchange *x, const struct staging *st)
 	return key ? key : 1;
 }
 
-static uint32_t kind_of(const struct engine *e)
+uint32_t staging_kind(const struct engine *e)
 {
 	return e->kind || !e->state.read_ns ? e->kind : (uint32_t)e->state.kind;
 }
 
-static uint32_t step_of(const struct worker *w, const struct engine *e)
+uint32_t staging_step(const struct worker *w, const struct engine *e)
 {
 	uint32_t step = (uint32_t)w->set->step_budget;
 
@@ -52,7 +52,8 @@ static uint32_t step_of(const struct worker *w, const struct engine *e)
 		return e->step_budget;
 	if (ENGINE_HAS(&e->state, step_budget_tokens) && e->state.step_budget_tokens)
 		return (uint32_t)e->state.step_budget_tokens;
-	return kind_of(e) == ENGINE_KIND_LLAMACPP && step > LLAMACPP_STEP ? LLAMACPP_STEP : step;
+	return staging_kind(e) == ENGINE_KIND_LLAMACPP && step > LLAMACPP_STEP ? LLAMACPP_STEP
+									       : step;
 }
 
 static uint32_t block_of(const struct engine *e, uint32_t kind)
@@ -67,7 +68,7 @@ static void case_fill(struct worker *w, const struct exchange *x, const struct e
 {
 	const struct route *r = x->route;
 	double rate = staging_rate(w, e->index, 0);
-	uint32_t kind = kind_of(e);
+	uint32_t kind = staging_kind(e);
 	struct ledger_sums sums;
 
 	ledger_books_get(w->ledger, e->index, &sums);
@@ -75,7 +76,7 @@ static void case_fill(struct worker *w, const struct exchange *x, const struct e
 		.prompt_tokens = r->prompt_tokens,
 		.hit_tokens = r->hit_tokens,
 		.engine = { .flags = STAGE_ENGINE_STAGES,
-			    .step_tokens = step_of(w, e),
+			    .step_tokens = staging_step(w, e),
 			    .block_tokens = block_of(e, kind),
 			    .kv_capacity_tokens = seen->kv_capacity_tokens,
 			    .others = seen->num_requests + (float)sums.held,
@@ -85,6 +86,9 @@ static void case_fill(struct worker *w, const struct exchange *x, const struct e
 		ret->engine.kv_free_tokens = seen->kv_capacity_tokens - seen->kv_used_tokens;
 	if (kind == ENGINE_KIND_LLAMACPP)
 		ret->engine.flags |= STAGE_ENGINE_HALF_STEP;
+	/* SGLang acts on a close after seconds only, llama.cpp not at all. */
+	if (kind == ENGINE_KIND_VLLM)
+		ret->engine.flags |= STAGE_ENGINE_REQUEUES;
 	if (stage_guard_engine_off(&w->stage.guard, e->index, w->now_ns))
 		ret->engine.flags |= STAGE_ENGINE_OFF;
 	if (r->asked->request.images)
@@ -110,23 +114,24 @@ static enum staging_phase ids_phase(const struct exchange *x, const struct stagi
 		       : STAGING_TOKENS;
 }
 
-/* Looks at the body, which costs its length: only for prompts that would go in pieces. */
-static enum stage_reason map_body(struct worker *w, struct exchange *x, struct staging *st)
+/* Looks at the body, which costs its length: only for prompts that would not go whole. */
+static void map_body(struct worker *w, struct exchange *x, struct staging *st)
 {
 	const struct engine *e = engine_of(w, x);
+	struct stage_case *c = &st->asked;
 
 	staging_map(&x->body, &st->map);
 	if (chat_map_find(&st->map, CHAT_MAP_PROMPT_LOGPROBS) ||
 	    chat_map_find(&st->map, CHAT_MAP_ECHO))
-		return STAGE_REASON_PROMPT_LOGPROBS;
+		c->body |= STAGE_BODY_PROMPT_LOGPROBS;
 	st->first_phase = (uint8_t)ids_phase(x, st, e->no_renderer, e->no_tokeniser);
 	st->by_ids = st->first_phase != STAGING_PIECE;
 	if (!st->by_ids && !staging_cuts(x, st))
-		return STAGE_REASON_SHAPE;
-	if (st->params.stage_force == 0 &&
-	    stage_guard_shape_off(&w->stage.guard, guard_key(x, st), w->now_ns))
-		return STAGE_REASON_GUARD;
-	return STAGE_REASON_NONE;
+		c->body |= STAGE_BODY_UNCUT;
+	/* What an engine goes on with when nobody listens is not taken back from it. */
+	if (st->map.odd || chat_map_find(&st->map, CHAT_MAP_BACKGROUND))
+		c->engine.flags &= ~(uint32_t)STAGE_ENGINE_REQUEUES;
+	c->guarded = stage_guard_shape_off(&w->stage.guard, guard_key(x, st), w->now_ns);
 }
 
 static struct staging *staging_new(struct worker *w, const struct engine *e)
@@ -136,39 +141,58 @@ static struct staging *staging_new(struct worker *w, const struct engine *e)
 	if (!st)
 		return NULL;
 	memset(st, 0, offsetof(struct staging, map));
-	st->kind = kind_of(e);
+	st->kind = staging_kind(e);
 	return st;
+}
+
+/* By what is known without its body; then, if it is to let others through, by its body, too. */
+static enum stage_way way_of(struct worker *w, struct exchange *x, const struct policy_engine *seen,
+			     double prefill_s, struct staging **ret_st,
+			     enum stage_reason *ret_reason)
+{
+	struct engine *e = engine_of(w, x);
+	struct stage_params params = w->stage.params;
+	enum stage_way way;
+	struct staging *st;
+	struct stage_case c;
+
+	params.stage = staging_mode(w, e);
+	case_fill(w, x, e, seen, &c);
+	c.prefill_s = (float)prefill_s;
+	way = stage_choose(&params, &c, ret_reason);
+	if (way == STAGE_WHOLE)
+		return way;
+	if (engine_standing(w, e) != HEALTH_OPEN) {
+		*ret_reason = STAGE_REASON_OFF;
+		return STAGE_WHOLE;
+	}
+	st = *ret_st = staging_new(w, e);
+	if (!st) {
+		*ret_reason = STAGE_REASON_MEMORY;
+		return STAGE_WHOLE;
+	}
+	st->params = params;
+	st->asked = c;
+	st->seen = *seen;
+	map_body(w, x, st);
+	return stage_choose(&params, &st->asked, ret_reason);
 }
 
 int staging_choose(struct worker *w, struct exchange *x, const struct policy_engine *seen,
 		   double prefill_s)
 {
-	struct engine *e = engine_of(w, x);
-	struct stage_params params = w->stage.params;
+	struct staging *st = NULL;
 	enum stage_reason reason;
-	struct stage_case c;
-	struct staging *st;
+	enum stage_way way;
 
 	if (!w->stage.on || !x->generates || x->staging)
 		return 0;
-	params.stage = staging_mode(w, e);
-	case_fill(w, x, e, seen, &c);
-	c.prefill_s = (float)prefill_s;
-	if (stage_choose(&params, &c, &reason) != STAGE_IN_PIECES ||
-	    engine_standing(w, e) != HEALTH_OPEN) {
-		w->stage.reasons[reason != STAGE_REASON_NONE ? reason : STAGE_REASON_OFF]++;
-		return 0;
-	}
-	st = staging_new(w, e);
-	reason = STAGE_REASON_MEMORY;
-	if (st) {
-		st->params = params;
-		st->asked = c;
-		st->seen = *seen;
-		reason = map_body(w, x, st);
-	}
+	x->gives_way = 0;
+	way = way_of(w, x, seen, prefill_s, &st, &reason);
 	w->stage.reasons[reason]++;
-	if (reason != STAGE_REASON_NONE) {
+	if (way == STAGE_BY_REQUEUE && requeue_fits(w, x, &st->asked))
+		requeue_take(w, x);
+	if (way != STAGE_IN_PIECES) {
 		if (st)
 			slab_give(&w->stagings, st);
 		return 0;
@@ -234,6 +258,7 @@ void staging_over(struct worker *w, struct exchange *x)
 {
 	if (x->staging)
 		staging_free(w, x);
+	requeue_forget(w, x);
 	staging_unhold(w, x);
 	admit_leave(&w->stage.room, &x->wait);
 	staging_uncold(w, x);
@@ -256,6 +281,8 @@ static enum conn_state request_send(struct worker *w, struct conn *c, enum stage
 	if (reason != STAGE_REASON_NONE) {
 		w->stage.reasons[reason]++;
 		count(&w->counters, COUNTER_staged_given_up, st->stage.pieces > 0);
+		if (st->params.stage == STAGE_BOTH && requeue_fits(w, x, &st->asked))
+			requeue_take(w, x);
 	}
 	x->pieces = st->stage.done;
 	x->pieces_tokens = cached;
@@ -558,7 +585,7 @@ static void guard_say(struct worker *w, const struct exchange *x, enum stage_gua
 	static const char *const flags[] = { [ENGINE_KIND_VLLM] = "--enable-prompt-tokens-details",
 					     [ENGINE_KIND_SGLANG] = "--enable-cache-report" };
 	struct engine *e = engine_of(w, x);
-	uint32_t kind = kind_of(e);
+	uint32_t kind = staging_kind(e);
 	const char *flag = kind < sizeof(flags) / sizeof(flags[0]) ? flags[kind] : NULL;
 
 	if (news == STAGE_NO_NEWS)
@@ -687,8 +714,36 @@ static enum conn_state part_done(struct worker *w, struct conn *c)
 	return staging_ids_count(st) ? plan(w, c) : without_ids(w, c);
 }
 
-/* The engine is gone or talks nonsense: elsewhere, from the beginning; or whole, if nowhere else.
- */
+/* From the beginning on another engine. Its piece is in no books, or in those of what was left. */
+static enum conn_state start_over(struct worker *w, struct conn *c)
+{
+	struct exchange *x = c->x;
+	struct staging *st = x->staging;
+	struct link *link = x->link;
+
+	if (link->sending) {
+		link->held_body = st->out;
+		st->out = (struct chain){ 0 };
+	}
+	x->link = NULL;
+	staging_free(w, x);
+	x->link = link;
+	return dispatch_again(w, c, 1);
+}
+
+int staging_under_way(const struct exchange *x)
+{
+	return x->staging && x->link && x->link->state == LINK_BUSY &&
+	       x->staging->phase == STAGING_PIECE;
+}
+
+enum conn_state staging_elsewhere(struct worker *w, struct conn *c, uint64_t until_ns)
+{
+	rescue_leave_behind(w, &c->x->staging->ticket, UINT32_MAX, until_ns);
+	return start_over(w, c);
+}
+
+/* The engine is gone or talks nonsense: elsewhere; or whole, if there is nowhere else. */
 static enum conn_state lost(struct worker *w, struct conn *c, int connect)
 {
 	struct exchange *x = c->x;
@@ -708,18 +763,7 @@ static enum conn_state lost(struct worker *w, struct conn *c, int connect)
 		return request_send(w, c, STAGE_REASON_NONE);
 	}
 	count(&w->counters, COUNTER_resent_connect, 1);
-	if (x->link->sending) {
-		x->link->held_body = st->out;
-		st->out = (struct chain){ 0 };
-	}
-	{
-		struct link *link = x->link;
-
-		x->link = NULL;
-		staging_free(w, x);
-		x->link = link;
-	}
-	return dispatch_again(w, c, 1);
+	return start_over(w, c);
 }
 
 enum conn_state staging_down(struct worker *w, struct conn *c, const struct conn_input *in)
@@ -829,6 +873,7 @@ enum conn_state staging_bytes(struct worker *w, struct conn *c, const struct con
 	int got = 0;
 
 	st->heard = 1;
+	rescue_alive(&w->back, (unsigned)x->engine, w->now_ns);
 	while (!st->have_head && len > 0 && got >= 0) {
 		got = head_take(w, st, data, len, &used);
 		data += got >= 0 ? used : 0;

@@ -16,6 +16,7 @@
 #include "router/ledger/ledger.h"
 #include "router/net/chain.h"
 #include "router/net/conn.h"
+#include "router/net/requeue.h"
 #include "router/policy/policy.h"
 #include "router/stage/guard.h"
 #include "router/stage/stage.h"
@@ -97,6 +98,9 @@ void staging_unhold(struct worker *w, struct exchange *x);
 void staging_comes(struct worker *w, struct exchange *x, unsigned engine, uint32_t uncached_tokens);
 /* First token, end, or taken back. */
 void staging_uncold(struct worker *w, struct exchange *x);
+/* Its steps and its kind, as configured or as its agent says. */
+uint32_t staging_step(const struct worker *w, const struct engine *e);
+uint32_t staging_kind(const struct engine *e);
 /* Short requests a second that come to the engine. */
 double staging_rate(struct worker *w, unsigned engine, int comes);
 /* Once a turn of the loop: whoever may go now. */
@@ -105,7 +109,7 @@ void staging_restarted(struct worker *w, struct engine *e);
 
 /* ---- staging.c ---- */
 
-/* The choice is made: 1 if pieces go first (x->staging), 0 if it goes whole. */
+/* The choice is made: 1 if pieces go first (x->staging), 0 if it goes whole, perhaps giving way. */
 int staging_choose(struct worker *w, struct exchange *x, const struct policy_engine *seen,
 		   double prefill_s);
 enum conn_state staging_begin(struct worker *w, struct conn *c);
@@ -114,6 +118,10 @@ enum conn_state staging_down(struct worker *w, struct conn *c, const struct conn
 enum conn_state staging_took(struct worker *w, struct conn *c, const struct conn_input *in);
 enum conn_state staging_bytes(struct worker *w, struct conn *c, const struct conn_input *in);
 enum conn_state staging_late(struct worker *w, struct conn *c, const struct conn_input *in);
+/* A piece of it is with the engine, without an answer. */
+int staging_under_way(const struct exchange *x);
+/* Its engine hangs: from the beginning on another, the piece stays in the books there. */
+enum conn_state staging_elsewhere(struct worker *w, struct conn *c, uint64_t until_ns);
 /* The request ends, or starts again from the beginning: nothing of its staging is left. */
 void staging_over(struct worker *w, struct exchange *x);
 /* What its own request found cached, as the engine says. */

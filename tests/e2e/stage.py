@@ -10,132 +10,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 from harness import *  # noqa: E402,F403
-
-CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
-STEP, PIECE = 1024, 960  # of a step, a sixteenth is left to those that decode
-
-
-def reason(router, name):
-    return metric(router, f'staged_decisions_total{{reason="{name}"}}')
-
-
-def idle(router):
-    """Nothing is left in any book."""
-    at_rest(router, *IN_WORK, "engine_pieces", "engine_cold_prompts", "engine_staged_rest_tokens",
-            "engine_held_requests", "engine_pending_prefill_tokens", "cold_waiting",
-            'memory_blocks{pool="stagings"}')
-
-
-def words(number, seed):
-    draw = random.Random(seed)
-    return " ".join("".join(draw.choice("abcdefgh") for _ in range(4)) for _ in range(number))
-
-
-def chat(number=4000, seed=1, parts=8, **more):
-    """A talk of so many words; the last message is a user's."""
-    roles = ["user", "assistant"] * parts
-    messages = [{"role": "system", "content": "be brief"}]
-    messages += [{"role": roles[i], "content": words(number // parts, f"{seed}/{i}")}
-                 for i in range(parts - 1)]
-    if messages[-1]["role"] == "user":
-        messages.append({"role": "assistant", "content": "well"})
-    messages.append({"role": "user", "content": words(number // parts, f"{seed}/end")})
-    return {"model": "m", "messages": messages, "max_tokens": 8, **more}
-
-
-class Caching:
-    """An engine's side of it: one id a word, a prefix cache of blocks, and what it was asked."""
-
-    def __init__(self, details=True, hits=True, tokenises=True, renders=False, delay=0.0):
-        self.details, self.hits, self.tokenises, self.delay = details, hits, tokenises, delay
-        self.renders = renders
-        self.kept = set()
-        self.lock = threading.Lock()
-        self.pieces, self.requests, self.asked, self.rendered = [], [], 0, []
-        self.hook = None  # called with the number of pieces so far, before one is answered
-
-    @staticmethod
-    def ids(body):
-        text = [json.dumps(body[k]) for k in ("tools", "system", "instructions") if k in body]
-        messages = body.get("messages", body.get("input", []))
-        if isinstance(messages, str):
-            messages = [{"role": "user", "content": messages}]
-        for message in messages:
-            text += [message.get("role", "item"), json.dumps(message.get("content",
-                                                                         message.get("output")))]
-        return [hash(word) % 100000 for word in " ".join(text).split()]
-
-    def prefill(self, ids):
-        """Cached tokens of it, in blocks of 16; from now on all of it is."""
-        cached = 0
-        with self.lock:
-            for end in range(16, len(ids) + 1, 16):
-                key = hash(tuple(ids[:end]))
-                if key in self.kept and self.hits and cached == end - 16:
-                    cached = end
-                self.kept.add(key)
-        return min(cached, len(ids) - 1)
-
-    def usage(self, ids):
-        usage = {"prompt_tokens": len(ids), "completion_tokens": 1}
-        cached = self.prefill(ids)
-        if self.details:
-            usage["prompt_tokens_details"] = {"cached_tokens": cached}
-        return usage
-
-    def render(self, wire, request):
-        """The ids of a body as it is, as newer vLLMs tell them for three of the four paths."""
-        if self.renders:
-            self.rendered.append(request)
-            wire.send(response_bytes(200, {"request_id": "r", "token_ids": self.ids(request.json()),
-                                           "sampling_params": {"stop": ["]"]}}))
-        else:
-            wire.send(response_bytes(403, {"error": {"message": "disabled"}}))
-        return True
-
-    def __call__(self, wire, request):
-        if request.target.endswith("/render"):
-            return self.render(wire, request)
-        body = request.json()
-        if request.target == "/tokenize":
-            self.asked += 1
-            if not self.tokenises:
-                wire.send(response_bytes(404, {"detail": "Not Found"}))
-                return True
-            ids = self.ids(body)
-            wire.send(response_bytes(200, {"count": len(ids), "max_model_len": 9, "tokens": ids}))
-            return True
-        ids = body["prompt"] if request.target == "/v1/completions" else self.ids(body)
-        if request.get("x-turnward-internal") == "piece":
-            with self.lock:
-                self.pieces.append((request, ids))
-                number = len(self.pieces)
-            time.sleep(self.delay)
-            if self.hook and self.hook(number, wire) is False:
-                return False
-            wire.send(response_bytes(200, {"choices": [{"text": "x"}], "usage": self.usage(ids)}))
-            return True
-        self.requests.append((request, ids))
-        usage = self.usage(ids)
-        if body.get("stream"):
-            wire.send(STREAM_HEAD + token("a") + event({"choices": [], "usage": usage}) + DONE)
-        else:
-            wire.send(response_bytes(200, {"choices": [{"message": {"content": "ab"}}],
-                                           "usage": usage}))
-        return True
-
-
-def staged(t, io, *engines, kind="vllm", alone="0", args=(), **settings):
-    """A router that stages on these engines."""
-    lines = ["[router]", f"io = {io}", "[stage]", "stage = pieces", f"stage_alone = {alone}",
-             f"step_budget = {STEP}", "cold_tokens = 2000"]
-    lines += [f"{key} = {value}" for key, value in settings.items()]
-    for i, engine in enumerate(engines):
-        lines += [f"[engine e{i}]", f"url = {engine.url}", f"kind = {kind}"]
-    router = t.router(args=("-c", t.write("staged.conf", "\n".join(lines) + "\n"), *args))
-    eventually(lambda: metric(router, "engine_models_known") == len(engines), 5, "lists are known")
-    return router
-
+from staging import *  # noqa: E402,F403
 
 # ---- pieces ----
 
@@ -477,7 +352,66 @@ def the_engines_own_counters_are_evidence_enough(t, io):
         router.stop()
 
 
+@on_both_loops
+def the_time_that_pieces_take_is_evidence_enough(t, io):
+    for hits in (True, False):
+        cache = Caching(details=False, hits=hits, rate=4000)
+        router = staged(t, io, t.engine(cache))
+        for seed in range(4):  # its pace is learnt
+            equal(ask(router.address, "POST", CHAT, chat(900, f"{hits}{seed}", stream=True)).status,
+                  200)
+        equal(ask(router.address, "POST", CHAT, chat(4500, hits)).status, 200)
+        if hits:
+            check(len(cache.pieces) >= 3, f"{len(cache.pieces)} pieces")
+            equal(metric(router, "staged_guards_total"), 0)
+        else:
+            equal(len(cache.pieces), 2, "pieces")
+            equal(reason(router, "missed"), 1)
+            equal(sum("did not find the one before" in line for line in router.err), 1, "lines")
+        equal(len(cache.requests), 5)
+        idle(router)
+        router.stop()
+
+
+@on_both_loops
+def a_template_that_is_not_prefix_stable_ends_it_after_two_pieces(t, io):
+    cache = Caching()
+    real = cache.ids
+    cache.ids = lambda body: [len(body["messages"])] + real(body)
+    router = staged(t, io, t.engine(cache), kind="auto")
+    for seed in range(2):
+        raw = json.dumps({"model": "m", "max_tokens": 8,
+                          "messages": chat(6000, seed, 24)["messages"][1:]})
+        equal(ask(router.address, "POST", MESSAGES, raw).status, 200)
+        equal(cache.requests[-1][0].body.decode(), raw, "the client's request")
+    equal(len(cache.pieces), 2, "pieces")
+    equal(reason(router, "missed"), 1)
+    equal(reason(router, "guard"), 1)
+    equal(sum("did not find the one before" in line for line in router.err), 1, "lines of the log")
+    idle(router)
+
+
 # ---- faults ----
+
+@on_both_loops
+def what_is_evicted_between_pieces_costs_nothing_but_the_rest(t, io):
+    cache = Caching()
+
+    def hook(number, wire):
+        if number == 4:
+            with cache.lock:
+                cache.kept.clear()
+        return True
+    cache.hook = hook
+    router = staged(t, io, t.engine(cache))
+    equal(ask(router.address, "POST", CHAT, chat(8000)).status, 200)
+    equal(len(cache.pieces), 4, "pieces")
+    equal(reason(router, "evicted"), 1)
+    equal(metric(router, "staged_guards_total"), 0)
+    equal(ask(router.address, "POST", CHAT, chat(8000, 2)).status, 200)
+    check(len(cache.pieces) > 8, "the next prompt got no pieces")
+    idle(router)
+
 
 @on_both_loops
 def an_engine_that_dies_between_pieces_is_left(t, io):
@@ -559,8 +493,8 @@ def a_worker_killed_between_pieces_leaves_nothing_behind(t, io):
     idle(router)
 
 
-@on_both_loops
-def clients_that_leave_between_pieces_leave_nothing_behind(t, io):
+def leavers(t, io, number_of):
+    """So many clients leave at random moments; what the engine gets of each stops with it."""
     cache = Caching(delay=0.004)
     router = staged(t, io, t.engine(cache), cold_slots=0)
     draw = random.Random(8)
@@ -571,7 +505,7 @@ def clients_that_leave_between_pieces_leave_nothing_behind(t, io):
             with lock:
                 runs[0] += 1
                 number = runs[0]
-            if number > 200:
+            if number > number_of:
                 return
             wire = dial(router.address)
             wire.send(request_bytes("POST", CHAT, json.dumps(chat(3000, number))))
@@ -586,9 +520,40 @@ def clients_that_leave_between_pieces_leave_nothing_behind(t, io):
     pieces = len(cache.pieces)
     time.sleep(0.2)
     equal(len(cache.pieces), pieces, "pieces after all have left")
-    check(metric(router, "requests_aborted_total") > 50, "too few left in time")
+    check(metric(router, "requests_aborted_total") > number_of / 4, "too few left in time")
     equal(ask(router.address, "POST", CHAT, chat(3000, "last")).status, 200)
     idle(router)
+
+
+@on_both_loops
+def no_piece_comes_once_its_client_has_gone(t, io):
+    cache = Caching()
+    router = staged(t, io, t.engine(cache))
+    for number in range(12):
+        last, inside, may = len(cache.pieces) + number % 3 + 1, threading.Event(), threading.Event()
+        cache.hook = lambda piece, wire, last=last, inside=inside, may=may: \
+            piece < last or inside.set() or may.wait(10)
+        wire = dial(router.address)
+        wire.send(request_bytes("POST", CHAT, json.dumps(chat(5000, f"gone{number}"))))
+        check(inside.wait(10), "the piece is in the engine")
+        wire.reset() if number % 2 else wire.close()
+        eventually(lambda number=number: metric(router, "requests_aborted_total") == number + 1, 5,
+                   "it has left")
+        may.set()
+        idle(router)
+        time.sleep(0.02)
+        equal(len(cache.pieces), last, "pieces")
+    equal(len(cache.requests), 0, "requests")
+
+
+@on_both_loops
+def clients_that_leave_between_pieces_leave_nothing_behind(t, io):
+    leavers(t, io, 100)
+
+
+@slow
+def a_thousand_clients_that_leave_between_pieces_leave_nothing_behind(t):
+    leavers(t, "auto", 1000)
 
 
 # ---- cold slots ----
@@ -655,10 +620,28 @@ def a_modelled_engine_finds_every_piece(t, io):
     equal(metric(router, "staged_guards_total"), 0)
     equal(metric(router, "staged_given_up_total"), 0)
     equal(metric(router, "cached_tokens_total"), 0, "tokens that a cache saved")
+    eventually(lambda: sum('"pieces"' in line for line in router.err) == 2, 5, "lines of the log")
     found = [json.loads(line) for line in router.err if '"pieces"' in line]
-    equal(len(found), 2)
     for line in found:
         check(line["cached"] > 0.7 * line["in"], f"it did not find its pieces: {line}")
+    idle(router)
+
+
+@on_both_loops
+def a_modelled_engine_without_a_prefix_cache_ends_it_after_two_pieces(t, io):
+    port = t.port()
+    t.start("turnward-engine", "--ports", str(port), "--speed", "50", "--model", "m",
+            "--no-prefix-cache", ready=f":{port}")
+
+    class Engine:
+        url = f"http://127.0.0.1:{port}"
+    router = staged(t, io, Engine)
+    for seed in range(2):
+        answer = ask(router.address, "POST", CHAT, chat(6000, seed, stream=True))
+        equal((answer.status, answer.complete), (200, True))
+    equal(metric(router, "staged_pieces_total"), 2)
+    equal(metric(router, "staged_guards_total"), 1)
+    equal(sum("did not find the one before" in line for line in router.err), 1, "lines of the log")
     idle(router)
 
 

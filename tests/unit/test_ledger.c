@@ -622,6 +622,36 @@ static void a_piece_is_load_and_no_users_request(void **state)
 	assert_int_equal(sums.finished_total, 2); /* load: what the engine counts, too */
 }
 
+/* What was taken back is sent again while the engine may still hold it; neither is a user's end. */
+static void what_was_taken_back_is_load_until_it_is_gone(void **state)
+{
+	struct ledger_ticket *cold = send(4, 0, 20000, 10 * S), left = { 0 };
+
+	send(0, 0, 500, 10 * S);
+	ledger_leave(&ledger, cold, &left);
+	assert_int_equal(cold->phase, LEDGER_FREE);
+	ledger_books_get(&ledger, 0, &sums);
+	assert_int_equal(sums.requests, 2);
+	assert_int_equal(sums.user_requests, 1);
+	assert_int_equal(sums.user_waiting_requests, 1);
+	assert_int_equal(sums.waiting_tokens, 20500);
+	assert_int_equal(sums.oldest_ns, 10 * S);
+	assert_true(pending_at(10 * S) == 20500);
+	assert_true(view.requeueable_tokens == 0);
+	assert_near(view.oldest_wait_s, 0, 0);
+
+	ledger_correct(&ledger, &left, left.prompt_tokens, 8192, 10 * S);
+	send(4, 0, 12000, 11 * S);
+	ledger_end(&ledger, &left, LEDGER_ABORTED, 11 * S);
+	ledger_books_get(&ledger, 0, &sums);
+	assert_int_equal(sums.waiting_tokens, 12500);
+	for (unsigned how = 0; how < LEDGER_ENDS_NR; how++)
+		assert_int_equal(sums.ends_total[how], 0);
+	ledger_end(&ledger, &tickets[0], LEDGER_COMPLETED, 12 * S);
+	ledger_end(&ledger, cold, LEDGER_COMPLETED, 12 * S);
+	assert_idle(0);
+}
+
 static void what_gives_way_is_known_and_shrinks_as_it_is_computed(void **state)
 {
 	struct ledger_ticket *cold = &tickets[0];
@@ -704,7 +734,7 @@ static void waves_against_500_ms_samples_spread_evenly(void **state)
 
 struct naive {
 	unsigned sent, decoding;
-	uint64_t uncached, context, yields;
+	uint64_t uncached, context, yields, pieces;
 };
 
 static struct naive count(unsigned engine)
@@ -716,8 +746,9 @@ static struct naive count(unsigned engine)
 
 		if (t->engine != engine || t->epoch != ledger.engine[engine].epoch)
 			continue;
+		sum.pieces += t->phase != LEDGER_FREE && t->flags & LEDGER_PIECE;
 		if (t->phase == LEDGER_SENT) {
-			sum.yields += t->flags ? t->uncached_tokens : 0;
+			sum.yields += t->flags & LEDGER_REQUEUEABLE ? t->uncached_tokens : 0;
 			sum.sent++;
 			sum.uncached += t->uncached_tokens;
 		} else if (t->phase == LEDGER_DECODING) {
@@ -743,6 +774,8 @@ static void step(uint64_t *seed, uint64_t now)
 	if (what < 70 && ticket->phase == LEDGER_FREE) {
 		send((unsigned)(ticket - tickets), engine, (uint32_t)(next_random(seed) % 9000),
 		     now);
+	} else if (what < 4 && tickets[what].phase == LEDGER_FREE) {
+		ledger_leave(&ledger, ticket, &tickets[what]);
 	} else if (what < 30) {
 		ledger_first_token(&ledger, ticket, now);
 	} else if (what < 70) {
@@ -773,6 +806,7 @@ static void check_engine(unsigned engine, uint64_t now)
 	assert_int_equal(sums.decoding, naive.decoding);
 	assert_int_equal(sums.decode_context_tokens, naive.context);
 	assert_int_equal(ledger.engine[engine].requeueable_tokens, naive.yields);
+	assert_int_equal(sums.pieces, naive.pieces);
 	assert_int_equal(sums.dispatched_total, sums.finished_total + sums.requests);
 	ledger_effective(&ledger, &params, engine, &agent, NULL, RATE, now, &view);
 	assert_true(view.num_requests >= (double)sums.requests);
@@ -875,6 +909,7 @@ int main(void)
 		BOOKS(pieces_and_what_waits_in_the_router_have_their_sums),
 		BOOKS(a_piece_is_load_and_no_users_request),
 		BOOKS(what_gives_way_is_known_and_shrinks_as_it_is_computed),
+		BOOKS(what_was_taken_back_is_load_until_it_is_gone),
 		BOOKS(parallel_answers_are_decoded_each),
 		BOOKS(waves_against_500_ms_samples_spread_evenly),
 		BOOKS(random_operations_agree_with_a_naive_model),
