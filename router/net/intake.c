@@ -422,20 +422,20 @@ static enum conn_state head_done(struct worker *w, struct conn *c, const uint8_t
 		return refuse_head(w, c, w->head.error);
 	take_over(w, x, &w->head);
 	err = admit(w, c, &w->head, buf);
+	if (x->complete) { /* whoever answers: what follows is another request */
+		early_keep(w, c, rest, len);
+		len = 0;
+	}
 	if (err < 0)
 		return exchange_fail(w, c, -err);
 	if (c->admin || route_is_own(&x->target) || w->head.last_hop) {
 		if (!x->complete)
 			c->close_after = 1; /* a body that nobody wants */
-		else
-			early_keep(w, c, rest, len);
 		return own_answer(w, c);
 	}
 	say_continue(w, c, len);
-	if (x->complete) {
-		early_keep(w, c, rest, len);
+	if (x->complete)
 		return body_next(w, c, 1);
-	}
 	return body_next(w, c, take_body(w, c, rest, len));
 }
 

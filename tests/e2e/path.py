@@ -115,6 +115,34 @@ def a_client_that_leaves_while_it_is_not_read_is_noticed(t, io):
 
 
 @on_both_loops
+def what_follows_an_answer_of_our_own_is_served(t, io):
+    """Whoever answered, and wherever the second request is cut."""
+    keys = t.write("keys", "k\n")
+    router = t.router(t.engine(), args=settings(io, api_keys=keys))
+    key = {"Authorization": "Bearer k"}
+    last = request_bytes("POST", "/v1/chat/completions", chat(), key)
+    for status, first in ((404, request_bytes("GET", "/nowhere", fields=key)),
+                          (401, request_bytes("GET", "/v1/things")),
+                          (404, request_bytes("POST", "/nowhere", fields=key)),
+                          (200, request_bytes("GET", "/health", fields=key)),
+                          (200, request_bytes("GET", "/v1/models", fields=key)),
+                          (200, request_bytes("OPTIONS", "/v1/things",
+                                              fields={"Max-Forwards": "0", **key})),
+                          (404, request_bytes("POST", "/v1/chat/completions",
+                                              chat(model="another"), key))):
+        for cut in (0, 1, 30, len(last) - 20, len(last) - 1, len(last)):
+            wire = dial(router.address)
+            wire.send(first + last[:cut])
+            if cut < len(last):
+                time.sleep(0.02)
+                wire.send(last[cut:])
+            found = [wire.read_response().status for _ in range(2)]
+            equal(found, [status, 200], f"{first[:40]}, the next cut at {cut}")
+            wire.close()
+    at_rest(router)
+
+
+@on_both_loops
 def a_408_of_a_kept_connection_is_no_answer(t, io):
     def script(wire, request):
         if wire in used or b"always" in request.body:
