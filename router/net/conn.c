@@ -179,6 +179,7 @@ void exchange_end(struct worker *w, struct conn *c, enum conn_end end)
 
 	assert(x && x->conn == c);
 	x->end = end;
+	c->cut |= x->answer_to_close && !x->answer_complete;
 	judge_engine(w, x, end);
 	wheel_disarm(&w->wheel, &c->comment_timer);
 	dispatch_release(w, x);
@@ -306,6 +307,10 @@ enum conn_state exchange_answer(struct worker *w, struct conn *c, int status, co
 
 enum conn_state conn_shut(struct worker *w, struct conn *c)
 {
+	static const struct linger none = { .l_onoff = 1 };
+
+	if (c->cut)
+		setsockopt(loop_fd(w->loop, c->handle), SOL_SOCKET, SO_LINGER, &none, sizeof(none));
 	wheel_disarm(&w->wheel, &c->timer);
 	wheel_disarm(&w->wheel, &c->send_timer);
 	wheel_disarm(&w->wheel, &c->comment_timer);
@@ -387,7 +392,7 @@ static enum conn_state flushed(struct worker *w, struct conn *c)
 {
 	assert(!c->x && c->out.bytes == 0);
 	if (c->close_after || w->draining) {
-		if (c->gone)
+		if (c->gone || c->cut)
 			return conn_shut(w, c);
 		shutdown(loop_fd(w->loop, c->handle), SHUT_WR);
 		chain_clear(&c->early, &w->outs);
@@ -721,7 +726,7 @@ void conn_accept(struct worker *w, int fd, int admin)
 	c->admin = admin != 0;
 	w->admin_nr += c->admin;
 	c->sending = c->paused = c->filling = c->close_after = c->hungry = c->gone = 0;
-	c->blank_cr = c->unread = c->replaying = 0;
+	c->blank_cr = c->unread = c->replaying = c->cut = 0;
 	c->served = 0;
 	c->confirmed = 0;
 	c->in_flight = 0;

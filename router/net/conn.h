@@ -146,6 +146,7 @@ struct conn {
 	uint8_t close_after; /* no further request on this connection */
 	uint8_t hungry;      /* waits for room in the body arena */
 	uint8_t gone;        /* the client closed: nothing to linger for */
+	uint8_t cut;         /* its answer, whose end is the close, is not whole: it gets a reset */
 	uint8_t replaying;   /* its read-ahead is being taken */
 	uint8_t blank_cr;    /* between requests: half of an empty line */
 	uint8_t unread;      /* paused with a full read-ahead: its end is asked for now and then */
@@ -234,6 +235,7 @@ struct exchange {
 	struct block *answer_head; /* a head that arrived in pieces */
 	int status;
 	uint8_t answer_chunked; /* towards the client */
+	uint8_t answer_to_close;
 	uint8_t answer_complete, engine_keep_alive, engine_paused, sse;
 	struct http_body answer;
 	uint8_t comments;  /* the stream can take SSE comments of ours */

@@ -258,7 +258,8 @@ static int begin(struct worker *w, struct conn *c, const struct http_head *head,
 		how.framing = x->minor ? HTTP_CHUNKED : HTTP_TO_CLOSE;
 		x->answer_chunked = x->minor && !x->head_only;
 	}
-	if (how.framing == HTTP_TO_CLOSE || w->draining || !x->complete)
+	x->answer_to_close = how.framing == HTTP_TO_CLOSE;
+	if (x->answer_to_close || w->draining || !x->complete)
 		c->close_after = 1;
 	how.close = c->close_after || !x->keep_alive;
 	how.keep_alive_1_0 = !x->minor && !how.close;

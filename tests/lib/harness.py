@@ -266,6 +266,7 @@ class Wire:
         self.seconds = seconds
         self.buffer = b""
         self.closed = False  # the peer ended it
+        self.was_reset = False
 
     def send(self, data):
         self.sock.settimeout(self.seconds * PATIENCE)
@@ -279,7 +280,7 @@ class Wire:
         try:
             piece = self.sock.recv(65536)
         except (ConnectionResetError, BrokenPipeError):
-            piece = b""
+            piece, self.was_reset = b"", True
         except socket.timeout:
             raise Failed(f"nothing came within {(seconds or self.seconds) * PATIENCE:g} s; "
                          f"the buffer holds {self.buffer[:200]!r}") from None
@@ -343,7 +344,7 @@ class Wire:
             while self.more():
                 pass
             message.body, self.buffer = self.buffer, b""
-            message.complete = True
+            message.complete = not self.was_reset
         else:
             message.complete = True
         return message
