@@ -87,16 +87,7 @@ static inline __attribute__((always_inline)) void slot_prefetch_copy(const struc
 		__builtin_prefetch(copy + at);
 }
 
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SLOT_BY_WORDS 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__) || !defined(__SSE2__)
-#define SLOT_BY_WORDS 1
-#endif
-
-#ifndef SLOT_BY_WORDS
+#ifndef WORDS_ONLY
 /* 16 bytes each: what the 16 registers of the oldest x86-64 hold. */
 #define SLOT_LANES(X) \
 	X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
@@ -139,7 +130,7 @@ slot_try_wide(const struct slot_head *slot, uint64_t seq, void *ret_value, const
 static inline __attribute__((always_inline)) int
 slot_read_fixed(const struct slot_head *slot, void *ret_value, const size_t size, uint64_t *ret_seq)
 {
-#ifndef SLOT_BY_WORDS
+#ifndef WORDS_ONLY
 	if (size <= SLOT_WIDE_MAX) {
 		uint64_t seq = slot_seq(slot);
 

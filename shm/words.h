@@ -14,6 +14,16 @@
 
 #include "shm/step.h"
 
+/* Set where wider loads than a word are out: another processor, or ThreadSanitizer is to judge. */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define WORDS_ONLY 1
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__) || !defined(__SSE2__)
+#define WORDS_ONLY 1
+#endif
+
 static inline uint64_t word_get(const _Atomic uint64_t *word)
 {
 	return atomic_load_explicit(word, memory_order_acquire);

@@ -7,9 +7,10 @@
 /* Call before an event: so that the past keeps what the totals were. */
 void ledger_mark(struct ledger_engine *engine, uint64_t now_ns);
 
-/* Totals at a moment: certainly reached by then; and certainly not exceeded by then. */
-struct ledger_totals ledger_reached(const struct ledger_engine *engine, uint64_t at_ns);
-struct ledger_totals ledger_bounded(const struct ledger_engine *engine, uint64_t at_ns);
+/* Totals at a moment: certainly reached by then; and certainly not exceeded by then.
+ * Valid until the next event. */
+const struct ledger_totals *ledger_reached(const struct ledger_engine *engine, uint64_t at_ns);
+const struct ledger_totals *ledger_bounded(const struct ledger_engine *engine, uint64_t at_ns);
 
 static inline uint64_t since(uint64_t now, uint64_t then)
 {

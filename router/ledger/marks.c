@@ -54,18 +54,18 @@ static uint32_t first_after(const struct ledger_engine *engine, uint64_t at_ns)
 	return low;
 }
 
-static struct ledger_totals before_mark(const struct ledger_engine *engine, uint32_t number)
+static const struct ledger_totals *before_mark(const struct ledger_engine *engine, uint32_t number)
 {
-	return number == engine->marks ? engine->totals
-				       : engine->before[number & (LEDGER_MARKS - 1)];
+	return number == engine->marks ? &engine->totals
+				       : &engine->before[number & (LEDGER_MARKS - 1)];
 }
 
-struct ledger_totals ledger_bounded(const struct ledger_engine *engine, uint64_t at_ns)
+const struct ledger_totals *ledger_bounded(const struct ledger_engine *engine, uint64_t at_ns)
 {
 	return before_mark(engine, first_after(engine, at_ns));
 }
 
-struct ledger_totals ledger_reached(const struct ledger_engine *engine, uint64_t at_ns)
+const struct ledger_totals *ledger_reached(const struct ledger_engine *engine, uint64_t at_ns)
 {
 	uint32_t oldest = oldest_kept(engine);
 	uint32_t next = first_after(engine, at_ns);

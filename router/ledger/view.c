@@ -5,10 +5,11 @@ enum { PERIOD_NS = 100 * 1000 * 1000 }; /* of an agent that announces none */
 
 struct reconciled {
 	const struct ledger_engine *books;
-	const struct engine_state *agent; /* NULL: no usable record */
-	struct ledger_totals taken;       /* totals whose requests the record certainly holds */
-	struct ledger_totals left;        /* totals of what may have left before the record */
-	double believed;                  /* 1 fresh .. 0 unknown */
+	const struct engine_state *agent;  /* NULL: no usable record */
+	const struct ledger_totals *taken; /* whose requests the record certainly holds */
+	const struct ledger_totals *left;  /* of what may have left before the record */
+	uint64_t taken_requests;           /* the same, a trusted counter asked */
+	double believed;                   /* 1 fresh .. 0 unknown */
 };
 
 static double greater(double a, double b)
@@ -90,15 +91,16 @@ static struct reconciled reconcile(const struct ledger_engine *books,
 
 	r.taken = ledger_reached(books, since(agent->read_ns, ns_of(params->admission_lag_s)));
 	r.left = ledger_bounded(books, agent->read_ns);
+	r.taken_requests = r.taken->dispatched;
 	if (books->admitted_known && counter_usable(agent)) {
 		uint64_t taken = taken_by_counter(books, agent);
-		uint64_t most = r.left.dispatched;
+		uint64_t most = r.left->dispatched;
 		int alone = since(agent->read_ns, books->drift_ns) > ns_of(params->settle_s);
 
 		if (taken > most)
 			taken = most;
-		if (alone || taken < r.taken.dispatched)
-			r.taken.dispatched = taken;
+		if (alone || taken < r.taken_requests)
+			r.taken_requests = taken;
 	}
 	return r;
 }
@@ -123,7 +125,7 @@ static double reported_requests(const struct engine_state *agent)
 /* Requests in the record that our books do not explain. */
 static double foreign_requests(const struct reconciled *r, const struct ledger_sums *others)
 {
-	double own = (double)since(r->taken.dispatched, r->left.ended);
+	double own = (double)since(r->taken_requests, r->left->ended);
 
 	if (others != NULL)
 		own += (double)others->requests;
@@ -170,8 +172,8 @@ static void agent_pending(const struct reconciled *r, double tokens_per_s, doubl
 			  struct ledger_view *ret)
 {
 	const struct ledger_totals *now = &r->books->totals;
-	double added = (double)since(now->uncached_in, r->taken.uncached_in);
-	double gone = (double)since(now->uncached_out, r->left.uncached_out);
+	double added = (double)since(now->uncached_in, r->taken->uncached_in);
+	double gone = (double)since(now->uncached_out, r->left->uncached_out);
 	double done = greater(gone, greater(0, tokens_per_s) * age_s);
 	double tokens = greater(0, (double)r->agent->pending_prefill_tokens + added - done);
 	double own_tokens = ret->pending_prefill_tokens;
@@ -193,7 +195,7 @@ static void add_foreign(const struct reconciled *r, const struct ledger_sums *ot
 	ret->num_requests += foreign;
 	ret->decoding += running;
 	if (ENGINE_HAS(r->agent, decode_context_tokens)) {
-		double own = (double)since(r->taken.context_in, r->left.context_out);
+		double own = (double)since(r->taken->context_in, r->left->context_out);
 
 		if (others != NULL)
 			own += (double)others->decode_context_tokens;
@@ -246,29 +248,30 @@ void ledger_effective(const struct ledger *ledger, const struct ledger_params *p
 	const struct ledger_engine *books = &ledger->engine[engine];
 	int by_agent = 0;
 
-	*ret = (struct ledger_view){
+	struct ledger_view view = {
 		.num_requests = (double)ledger_in_engine(books),
 		.decoding = (double)books->decoding,
 		.decode_context_tokens = (double)books->decode_context_tokens,
 		.booked_tokens = (double)(books->decode_context_tokens + books->sent_prompt_tokens),
 		.staged_rest_tokens = (double)(books->staged_rest_tokens + books->held_tokens),
 	};
-	judge_age(params, agent, now_ns, ret);
-	own_pending(books, now_ns, ret);
-	if (ret->staleness != LEDGER_UNKNOWN) {
+	judge_age(params, agent, now_ns, &view);
+	own_pending(books, now_ns, &view);
+	if (view.staleness != LEDGER_UNKNOWN) {
 		struct reconciled r = reconcile(books, params, agent);
 
-		r.believed = belief(params, agent, ret);
+		r.believed = belief(params, agent, &view);
 		by_agent =
-			ret->staleness == LEDGER_FRESH && ENGINE_HAS(agent, pending_prefill_tokens);
+			view.staleness == LEDGER_FRESH && ENGINE_HAS(agent, pending_prefill_tokens);
 		if (by_agent)
-			agent_pending(&r, tokens_per_s, ret->age_s, ret);
-		add_foreign(&r, others, by_agent, ret);
-		ret->probe = (uint32_t)(ret->foreign_requests > 0 &&
+			agent_pending(&r, tokens_per_s, view.age_s, &view);
+		add_foreign(&r, others, by_agent, &view);
+		view.probe = (uint32_t)(view.foreign_requests > 0 &&
 					should_probe(books, params, now_ns));
 	}
 	if (others != NULL)
-		add_others(others, !by_agent, ret);
+		add_others(others, !by_agent, &view);
+	*ret = view;
 }
 
 /*
@@ -283,8 +286,8 @@ static void follow_admitted(struct ledger_engine *books, const struct ledger_par
 		return;
 	}
 	uint64_t settled_ns = since(agent->read_ns, ns_of(params->settle_s));
-	uint64_t sent = ledger_bounded(books, agent->read_ns).dispatched;
-	int settled = ledger_reached(books, settled_ns).dispatched == books->totals.dispatched;
+	uint64_t sent = ledger_bounded(books, agent->read_ns)->dispatched;
+	int settled = ledger_reached(books, settled_ns)->dispatched == books->totals.dispatched;
 
 	if (!books->admitted_known && !settled)
 		return; /* begin where nothing is under way */

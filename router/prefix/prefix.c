@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "shm/step.h"
+#include "shm/words.h"
 
 /*
  * An entry is one word: 32 bits of the block's hash (not those that chose the bucket), the stamp of
@@ -172,12 +173,35 @@ static uint64_t word_alive(const struct set *set, uint64_t word)
 	return head - age;
 }
 
+/* 0: no way of the bucket has this tag, as usual; else one may have. */
+static inline int tag_may_be(const _Atomic uint64_t *bucket, uint64_t key)
+{
+#ifdef WORDS_ONLY
+	return 1;
+#else
+	typedef uint32_t half4 __attribute__((vector_size(16), may_alias));
+	const volatile half4 *two =
+		(const volatile half4 *)bucket; /* ways: tag in the upper half */
+	const uint32_t tag = (uint32_t)(key >> 32);
+	const half4 tags = { tag, tag, tag, tag };
+	half4 a = two[0], b = two[1], c = two[2], d = two[3];
+	half4 equal = (half4)(__builtin_shufflevector(a, b, 1, 3, 5, 7) == tags) |
+		      (half4)(__builtin_shufflevector(c, d, 1, 3, 5, 7) == tags);
+	typedef uint64_t whole2 __attribute__((vector_size(16)));
+	whole2 any = (whole2)equal;
+
+	return (any[0] | any[1]) != 0;
+#endif
+}
+
 /* The block's entry, dead or alive; 0 if there is none. */
 static uint64_t word_of(const struct set *set, uint64_t hash, uint32_t depth)
 {
 	const _Atomic uint64_t *way = bucket_of(set, hash);
 	uint64_t key = word_key(hash, depth), found = 0;
 
+	if (!tag_may_be(way, key))
+		return 0;
 	for (int i = 0; i < WAYS; i++) {
 		uint64_t word = GET(way[i]);
 
