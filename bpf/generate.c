@@ -7,7 +7,7 @@
 
 #include "bpf/patterns.h"
 
-enum { STATES_MAX = 256, CLASSES_MAX = 64, PLACES_MAX = 1024, DEPTH_MAX = 96, BYTES = 256 };
+enum { STATES_MAX = 256, PLACES_MAX = 1024, DEPTH_MAX = 96, BYTES = 256 };
 enum { AFTER_TEXT, AFTER_LINE };
 
 #define X(name, table, begins) MACHINE_##name,
@@ -284,33 +284,6 @@ static int merge(int ret_example[STATES_MAX])
 	return kinds;
 }
 
-/* Bytes that no state tells apart share a column. */
-static int columns(const int *example, int kinds, int ret_class[BYTES], int ret_byte[CLASSES_MAX])
-{
-	int classes = 0;
-
-	for (int b = 0; b < BYTES; b++) {
-		int c = 0;
-
-		for (; c < classes; c++) {
-			int k = 0;
-
-			while (k < kinds &&
-			       states[states[example[k]].next[b]].kind ==
-				       states[states[example[k]].next[ret_byte[c]]].kind)
-				k++;
-			if (k == kinds)
-				break;
-		}
-		if (c == classes) {
-			assert(classes < CLASSES_MAX);
-			ret_byte[classes++] = b;
-		}
-		ret_class[b] = c;
-	}
-	return classes;
-}
-
 static void print_array(const char *type, const char *table, const char *what, const int *values,
 			int n, int size)
 {
@@ -322,28 +295,24 @@ static void print_array(const char *type, const char *table, const char *what, c
 
 static void print_table(enum table table, const char *name)
 {
-	static int starts[MACHINE_NR], example[STATES_MAX], class_of[BYTES], byte_of[CLASSES_MAX];
-	static int next[STATES_MAX * CLASSES_MAX], found[STATES_MAX];
+	static int starts[MACHINE_NR], example[STATES_MAX];
+	static int next[STATES_MAX * BYTES], found[STATES_MAX];
 
 	build(table, starts);
 	int kinds = merge(example), finds = finders_last(example, kinds);
-	int classes = columns(example, kinds, class_of, byte_of);
 
 	for (int k = 0; k < kinds; k++) {
 		found[k] = (int)states[example[k]].found;
-		for (int c = 0; c < classes; c++)
-			next[k * CLASSES_MAX + c] =
-				states[states[example[k]].next[byte_of[c]]].kind;
+		for (int b = 0; b < BYTES; b++)
+			next[k * BYTES + b] = states[states[example[k]].next[b]].kind;
 	}
-	printf("/* %s: %d states, %d classes of bytes */\n", name, kinds, classes);
+	printf("/* %s: %d states */\n", name, kinds);
 	printf("enum { %s_FINDS = %d }; /* states from here on find something */\n", name, finds);
 	for (int m = 0; m < MACHINE_NR; m++)
 		if (machines[m].table == table)
 			printf("enum { STATE_%s = %d };\n", machines[m].name,
 			       states[starts[m]].kind);
-	print_array("unsigned char", name, "class", class_of, BYTES, BYTES);
-	print_array("unsigned char", name, "next", next, kinds * CLASSES_MAX,
-		    STATES_MAX * CLASSES_MAX);
+	print_array("unsigned char", name, "next", next, kinds * BYTES, STATES_MAX * BYTES);
 	print_array("unsigned short", name, "found", found, kinds, STATES_MAX);
 }
 
@@ -389,9 +358,9 @@ int main(int argc, char **argv)
 	if (argc < 2 || strcmp(argv[1], "--first-event") != 0)
 		patterns_used = PATTERNS_NR - 1;
 	place_all();
-	printf("/* Generated from patterns.h: what follows each state on each class of bytes. "
+	printf("/* Generated from patterns.h: what follows each state on each byte. "
 	       "*/\n");
-	printf("enum { SCAN_STATES = %d, SCAN_CLASSES = %d };\n\n", STATES_MAX, CLASSES_MAX);
+	printf("enum { SCAN_STATES = %d };\n\n", STATES_MAX);
 	printf("enum {\n");
 #define X(name, bit, meaning) printf("\tFOUND_" #name " = %d,\n", 1 << (bit));
 	FOUNDS(X)

@@ -3,9 +3,10 @@
  * when its bytes went and came, with blocking calls or with io_uring.
  *
  *   probe_client [--uring] [--conns N] [--requests N] [--body MAX] [--delay-us MIN:MAX] [--seed N]
- *                [--cgroup DIR] FILE SHAPE,SHAPE... ADDRESS:PORT...
+ *                [--cgroup DIR] [--count FILE] FILE SHAPE,SHAPE... ADDRESS:PORT...
  *
- * FILE -: nothing is noted. At its end it prints how many requests a second there were.
+ * FILE -: nothing is noted. At its end it prints how many requests a second there were; the file
+ * of --count holds all the time, as a number of four bytes, how many were begun.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +21,7 @@
 #include <liburing.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include "shm/base/addr.h"
@@ -37,7 +39,7 @@ static struct {
 	unsigned addresses_nr;
 } job = { .conns = 16, .requests = 16, .body = 200000, .delay_min = 2000, .delay_max = 30000 };
 
-static _Atomic unsigned next_id;
+static _Atomic unsigned own_count, *next_id = &own_count;
 
 struct worker {
 	unsigned number, seed;
@@ -201,7 +203,7 @@ static void note(const struct worker *w, int port, const struct asked *a)
 
 static void ask(struct worker *w, unsigned turn)
 {
-	struct asked a = { .id = next_id++,
+	struct asked a = { .id = (*next_id)++,
 			   .shape = job.shapes[(w->number + turn) % job.shapes_nr],
 			   .delay_us = job.delay_min + pick(w, job.delay_max - job.delay_min + 1) };
 	size_t body = make_request(w, &a);
@@ -264,6 +266,18 @@ static int enter_cgroup(const char *folder)
 	return !file || fprintf(file, "%d", getpid()) < 0 || fclose(file) ? -1 : 0;
 }
 
+static int share_count(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+	void *place = MAP_FAILED;
+
+	if (fd >= 0 && ftruncate(fd, sizeof(*next_id)) == 0)
+		place = mmap(NULL, sizeof(*next_id), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (place != MAP_FAILED)
+		next_id = place;
+	return place == MAP_FAILED ? -1 : 0;
+}
+
 static int set_option(const char *name, const char *value)
 {
 	char *colon;
@@ -281,6 +295,8 @@ static int set_option(const char *name, const char *value)
 		job.delay_max = (unsigned)strtoul(colon + 1, NULL, 10);
 	} else if (strcmp(name, "--cgroup") == 0) {
 		return enter_cgroup(value);
+	} else if (strcmp(name, "--count") == 0) {
+		return share_count(value);
 	} else {
 		return -1;
 	}

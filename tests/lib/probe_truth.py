@@ -2,8 +2,8 @@
 (tests/lib/probe_client, probe_engine), with the probe in between, and brings the three together."""
 import collections
 import contextlib
+import glob
 import os
-import resource
 import shutil
 import subprocess
 
@@ -196,14 +196,14 @@ def errors_us(run):
 
 # ---- what it costs ----
 
-Load = collections.namedtuple("Load", "rate cpu_us told")  # of one run at saturation
-
-
-def cpu_s(pid):
-    """Seconds that the process has run, and the system for it."""
-    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-        fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def cpu_us(pids):
+    """Microseconds that these processes have run, with the interrupts that hit them."""
+    total = 0
+    for pid in pids:
+        for thread in glob.glob(f"/proc/{pid}/task/*/schedstat"):
+            with contextlib.suppress(OSError), open(thread, encoding="ascii") as file:
+                total += int(file.read().split()[0])
+    return total / 1e3
 
 
 def family(pid):
@@ -219,83 +219,120 @@ def loaded():
             if p.get("name", "").startswith("turnward_")}
 
 
-def service(t, group, url):
-    """The daemon as users run it: it publishes, and writes no samples."""
-    process = t.start("turnward-probe", "--region", t.region, "--cgroup", group, "--require-bpf",
-                      "--engine", f"e0={url}")
-    eventually(lambda: process.log("attached") or not process.alive, 30, "it attaches or refuses")
-    if not process.log("attached"):
-        raise Skip("BPF is refused here: " + (process.err or ["no reason given"])[0])
-    return process
+class Saturated:
+    """Short streams as fast as they go over 16 connections, through a router or not; whoever asks
+    the engine is in `group`."""
+
+    def __init__(self, t, group, routed=False, requests=10 ** 9):
+        self.t, self.group, self.count = t, group, t.path("count")
+        self.url = f"http://127.0.0.1:{t.port()}"
+        self.engine = t.start(os.path.join(LIB, "probe_engine"), "-", self.url[7:],
+                              ready="listening")
+        self.served, at = [self.engine.pid], self.url[7:]
+        self.started = [self.engine]
+        if routed:
+            router = t.router(f"e0={self.url}", args=["--set", "log_level=warn"])
+            self.started.append(router)
+            self.served += family(router.pid)
+            at = router.address
+            for pid in self.served[1:]:
+                with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
+                    file.write(str(pid))
+        self.argv = [os.path.join(LIB, "probe_client"), "--conns", 16, "--requests", requests,
+                     "--body", 100, "--delay-us", "0:0", "--cgroup", group, "--count", self.count,
+                     "-", "many", at]
+
+    def begin(self):
+        client = self.t.start(self.argv[0], *self.argv[1:])
+        self.served.append(client.pid)
+        return client
+
+    def end(self):
+        for process in reversed(self.started):
+            process.stop()
+
+    def asked(self):
+        with open(self.count, "rb") as file:
+            return int.from_bytes(file.read(4), "little")
+
+    def span(self, seconds, *others):
+        """Requests a second, and CPU time of one, in all who serve it and in `others`."""
+        pids = [*self.served, *others]
+        requests, began, used = self.asked(), time.monotonic(), cpu_us(pids)
+        time.sleep(seconds)
+        requests = self.asked() - requests
+        return Load(requests / (time.monotonic() - began), (cpu_us(pids) - used) / requests)
 
 
-def load(t, probes, routed=False, requests=1000):
-    """Short streams as fast as they go over 16 connections, with the probes that `probes` starts,
-    each of (group, url). cpu_us: of a request, in client, router, engine and probes, with the
-    interrupts that hit them. told: of each probe its programs, and its last words."""
-    url = f"http://127.0.0.1:{t.port()}"
-    engine = t.start(os.path.join(LIB, "probe_engine"), "-", url[7:], ready="listening")
-    router = t.router(f"e0={url}", args=["--set", "log_level=warn"]) if routed else None
-    served = family(router.pid) if router else []
+Load = collections.namedtuple("Load", "rate cpu_us")
+
+
+@contextlib.contextmanager
+def watched(group, programs):
+    """Programs that are loaded, attached to the cgroup for a while."""
+    hooks = [(group, f"cgroup_inet_{way}", "id", str(number)) for name, number in programs.items()
+             for way in ["egress" if name == "turnward_sent" else "ingress"]]
+    for hook in hooks:
+        sudo(need("bpftool"), "cgroup", "attach", *hook, "multi")
+    yield
+    for hook in hooks:
+        sudo(need("bpftool"), "cgroup", "detach", *hook)
+
+
+def alternated(t, routed, pairs, seconds=0.3):
+    """Pairs (without, with) of one load under way, to whose cgroup the programs of a daemon, as
+    users run it, are attached every other time; who comes first alternates, too."""
+    found = []
     with cgroup() as group:
-        for pid in served:
-            with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
-                file.write(str(pid))
-        started, told = [], []
-        for start in probes:
+        load = Saturated(t, group, routed)
+        os.mkdir(group + "-empty")
+        try:
             others = set(loaded())
-            started.append(start(group, url))
-            told.append({"ids": set(loaded()) - others})
-        served += [engine.pid] + [probe.pid for probe in started]
-        before = sum(map(cpu_s, served))
-        children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        client = t.start(os.path.join(LIB, "probe_client"), "--conns", 16, "--requests", requests,
-                         "--body", 100, "--delay-us", "0:0", "--cgroup", group, "-", "many",
-                         router.address if router else url[7:])
-        equal(client.wait(100), 0, "the client's exit")
-        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        took_s = (ended.ru_utime + ended.ru_stime - children.ru_utime - children.ru_stime
-                  + sum(map(cpu_s, served)) - before)
-        now = loaded()
-        for probe, words in zip(started, told):
-            words["programs"] = [now[i] for i in sorted(words.pop("ids"))]
-            probe.stop(number=signal.SIGINT)
-            words.update(probe.log("counted")[-1] if probe.log("counted") else
-                         json.loads(probe.out[-1]))
-        if router:
-            router.stop()
-    engine.stop()
-    return Load(float(client.out[-1]), took_s * 1e6 / (16 * requests), told)
-
-
-def pair(t, with_first, routed, requests=1000):
-    """Loads without the probe and with it; in turn (off, on, on, off, or the reverse), so that what
-    slowly changes meets both alike."""
-    runs = {False: [], True: []}
-    for probed in (False, True, True, False):
-        probed ^= with_first
-        starts = [lambda group, url: service(t, group, url)] if probed else []
-        runs[probed].append(load(t, starts, routed, requests))
-
-    def both(loads):
-        a, b = loads
-        return Load(2 / (1 / a.rate + 1 / b.rate), (a.cpu_us + b.cpu_us) / 2, a.told + b.told)
-    return both(runs[False]), both(runs[True])
+            probe = t.start("turnward-probe", "--region", t.region, "--cgroup", group + "-empty",
+                            "--require-bpf", "--engine", f"e0={load.url}")
+            eventually(lambda: probe.log("attached") or not probe.alive, 30, "it attaches")
+            if not probe.log("attached"):
+                raise Skip("BPF is refused here: " + (probe.err or ["no reason given"])[0])
+            own = {p["name"]: i for i, p in loaded().items() if i not in others}
+            client = load.begin()
+            time.sleep(1)
+            for number in range(pairs):
+                pair = {}
+                for on in (number % 2 > 0, number % 2 == 0):
+                    with watched(group, own) if on else contextlib.nullcontext():
+                        time.sleep(0.05)
+                        pair[on] = load.span(seconds, *([probe.pid] if on else []))
+                found.append((pair[False], pair[True]))
+            client.kill()
+            load.end()
+            equal(probe.stop(), 0, "the probe's exit")
+        finally:
+            os.rmdir(group + "-empty")
+    return found, probe.log("counted")[-1]
 
 
 def load_timed(t, libs=(LIB,)):
-    """A load while the kernel keeps its programs' run times; of each build's programs on the very
-    same packets."""
+    """A load while the kernel keeps its programs' run times: what each build's library says of the
+    very same packets, and its programs."""
     switch = "/proc/sys/kernel/bpf_stats_enabled"
-    starts = [lambda group, url, n=n, lib=lib: library(t, group, [url], lib=lib,
-                                                       path=t.path(f"{n}.samples"))[0]
-              for n, lib in enumerate(libs)]
     with open(switch, encoding="ascii") as file:
         before = file.read()
     try:
         with open(switch, "w", encoding="ascii") as file:
             file.write("1")
-        return load(t, starts, requests=2000)
+        with cgroup() as group:
+            load, probes = Saturated(t, group, requests=2000), []
+            for number, lib in enumerate(libs):
+                others = set(loaded())
+                probe = library(t, group, [load.url], lib=lib, path=t.path(f"{number}.samples"))[0]
+                probes.append((probe, set(loaded()) - others))
+            equal(load.begin().wait(100), 0, "the client's exit")
+            now, told = loaded(), []
+            for probe, ids in probes:
+                probe.stop(number=signal.SIGINT)
+                told.append(dict(json.loads(probe.out[-1]), programs=[now[i] for i in sorted(ids)]))
+            load.end()
+        return told
     finally:
         with open(switch, "w", encoding="ascii") as file:
             file.write(before)

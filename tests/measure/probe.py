@@ -4,9 +4,9 @@
     tests/measure/probe.py [accuracy] [throughput] [programs]
     tests/measure/probe.py against BUILD
 
-Throughput is of pairs, with and without, in turn; take it on a quiet machine. `against` runs the
-programs of this build and of another on the very same packets, which a busy machine does not
-disturb. Needs root.
+Throughput is of one load, to which the programs are attached every other 0.3 s; take it on a quiet
+machine (on a busy one `chrt -f 1` before it helps). `against` runs the programs of this build and
+of another on the very same packets. Needs root.
 """
 import os
 import statistics
@@ -16,8 +16,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from probe_truth import *  # noqa: E402,F403
 from harness import Test  # noqa: E402
 
-PAIRS = 10
-HALF_S = 3  # of a pair, in two runs
+PAIRS = 100  # of 0.3 s without and 0.3 s with
+BUILDS = 10  # pairs of one build's programs with another's
 
 
 def accuracy(t):
@@ -32,21 +32,21 @@ def accuracy(t):
 
 def throughput(t):
     for routed in (False, True):
-        print("through the router:" if routed else "client to engine:")
-        requests = int(load(t, [], routed).rate * HALF_S / 2 / 16)
-        measured = [pair(t, number % 2, routed, requests) for number in range(PAIRS)]
-        for off, on in measured:
-            print(f"  {off.rate:.0f}/s and {off.cpu_us:.1f} us without, {on.rate:.0f}/s and "
-                  f"{on.cpu_us:.1f} us with; {sum(w['lost'] for w in on.told)} of "
-                  f"{3 * sum(w['requests'] for w in on.told)} records dropped", flush=True)
+        print("through the router:" if routed else "client to engine:", flush=True)
+        measured, words = alternated(t, routed, PAIRS)
         for name, values in (
                 ("throughput with to without", [on.rate / off.rate for off, on in measured]),
                 ("CPU of a request, without to with", [off.cpu_us / on.cpu_us
                                                        for off, on in measured])):
             print(f"  {name}: median {statistics.median(values):.3f} "
                   f"(quartiles {quantile(values, .25):.3f}, {quantile(values, .75):.3f})")
+        off, on = ([statistics.median(getattr(m[i], what) for m in measured)
+                    for what in ("rate", "cpu_us")] for i in (0, 1))
         added = statistics.median(on.cpu_us - off.cpu_us for off, on in measured)
-        print(f"  added CPU of a request: median {added:.1f} us")
+        print(f"  {off[0]:.0f}/s and {off[1]:.1f} us without, {on[0]:.0f}/s and {on[1]:.1f} us "
+              f"with; added CPU of a request: median {added:.1f} us\n  {words['lost']} of "
+              f"{words['lost'] + words['taken']} records dropped, {len(measured)} pairs",
+              flush=True)
 
 
 def show_programs(told):
@@ -64,15 +64,15 @@ def show_programs(told):
 
 
 def programs(t):
-    show_programs(load_timed(t).told[0])
+    show_programs(load_timed(t)[0])
 
 
 def against(t, build):
     """Who comes second finds the packet in the cache: each does once in a pair."""
     other, ratios = os.path.join(build, "tests", "lib"), []
-    for number in range(PAIRS):
+    for number in range(BUILDS):
         libs = (LIB, other) if number % 2 else (other, LIB)
-        told = load_timed(t, libs).told
+        told = load_timed(t, libs)
         mine, its = told if number % 2 else reversed(told)
         print("this build:")
         of_mine = show_programs(mine)
