@@ -419,7 +419,7 @@ static void journal_note(struct worker *w, struct exchange *x, const struct poli
 	memset(names, 0, w->engines_nr * sizeof(names[0]));
 	d->head.wall_ns = clock_wall_ns();
 	d->head.ns = w->now_ns;
-	snprintf(d->head.id, sizeof(d->head.id), "%s", x->id);
+	memcpy(d->head.id, x->id, sizeof(x->id));
 	memcpy(d->model, r->asked->request.model, r->asked->request.model_len);
 	d->session = r->has_session ? r->session.key : 0;
 	d->took_ns = took_ns;
@@ -779,11 +779,12 @@ static void journal_outcome_note(struct worker *w, const struct exchange *x)
 	journal_head_init(&o.head, JOURNAL_OUTCOME);
 	o.head.wall_ns = clock_wall_ns();
 	o.head.ns = w->now_ns;
-	snprintf(o.head.id, sizeof(o.head.id), "%s", x->id);
+	memcpy(o.head.id, x->id, sizeof(x->id));
 	o.decision = r->decision;
 	if (x->engine >= 0)
-		snprintf(o.engine, sizeof(o.engine), "%s", w->engines[x->engine].at.name);
-	snprintf(o.end, sizeof(o.end), "%s", conn_ends[x->end].word);
+		memcpy(o.engine, w->engines[x->engine].at.name,
+		       sizeof(w->engines[x->engine].at.name));
+	memcpy(o.end, conn_ends[x->end].word, strnlen(conn_ends[x->end].word, sizeof(o.end) - 1));
 	o.status = x->status;
 	o.prompt_tokens = have ? usage.prompt_tokens : UINT64_MAX;
 	o.completion_tokens = have ? usage.completion_tokens : UINT64_MAX;
@@ -908,6 +909,16 @@ static int id_acceptable(const char *text, size_t len)
 	return 1;
 }
 
+/* 24 hexadecimal digits and a zero. */
+static void id_make(char *id, uint32_t high, uint64_t low)
+{
+	for (int i = 7; i >= 0; i--, high >>= 4)
+		id[i] = "0123456789abcdef"[high & 15];
+	for (int i = 23; i >= 8; i--, low >>= 4)
+		id[i] = "0123456789abcdef"[low & 15];
+	id[24] = 0;
+}
+
 void request_id_take(struct worker *w, struct exchange *x, const struct http_head *head,
 		     const char *buf)
 {
@@ -921,8 +932,8 @@ void request_id_take(struct worker *w, struct exchange *x, const struct http_hea
 			snprintf(x->id + f->value.len, sizeof(x->id) - f->value.len, "-%u", n);
 	}
 	if (!x->id[0] || id_live(w, x->id))
-		snprintf(x->id, sizeof(x->id), "%08x%016lx", (uint32_t)(w->id_seed >> 32),
-			 (unsigned long)(w->id_seed * 0x9e3779b97f4a7c15ull + ++w->id_next));
+		id_make(x->id, (uint32_t)(w->id_seed >> 32),
+			w->id_seed * 0x9e3779b97f4a7c15ull + ++w->id_next);
 	b = id_bucket(x->id);
 	x->same_id = w->ids[b];
 	w->ids[b] = x;

@@ -617,14 +617,17 @@ static const uint8_t *line_end(const uint8_t *p, const uint8_t *end)
 	return cr ? cr : end;
 }
 
-/* Whether p..end is what may stand between the quotes of one string in one line. */
+/* Whether p..end, without a line feed, may stand between the quotes of one string in one line. */
 static bool is_text_of_one(const uint8_t *p, const uint8_t *end)
 {
-	while (p < end) {
-		if (*p == '"' || *p == '\r' || *p == '\n')
-			return false;
+	size_t len = (size_t)(end - p);
+
+	if (memchr(p, '\r', len))
+		return false;
+	if (!memchr(p, '"', len) && !memchr(p, '\\', len))
+		return true;
+	while (p < end && *p != '"')
 		p += *p == '\\' ? 2 : 1;
-	}
 	return p == end;
 }
 

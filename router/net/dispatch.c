@@ -123,8 +123,10 @@ int dispatch_head_write(struct worker *w, struct exchange *x, struct http_forwar
 		how->client_address = address;
 	if (!via_line(w, w->head.minor, via, sizeof(via)))
 		via[0] = 0;
-	snprintf(extra, sizeof(extra), "%s%s", via, mine);
-	how->extra = extra[0] ? extra : NULL;
+	if (via[0]) {
+		snprintf(extra, sizeof(extra), "%s%s", via, mine);
+		how->extra = extra;
+	}
 	if (http_request_write(out, size, &w->head, buf, how, ret_len) < 0)
 		return -ENOSPC;
 	return 0;
