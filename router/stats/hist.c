@@ -100,7 +100,7 @@ static double within(const struct hist *hist, double value)
 void hist_quantiles(const struct hist *hist, const double *q, uint32_t n, double *ret_values)
 {
 	uint64_t below = 0;
-	uint32_t bucket = 0;
+	uint32_t bucket = hist->n ? hist_bucket(hist->min) : HIST_BUCKETS; /* none lies below */
 
 	for (uint32_t i = 0; i < n; i++) {
 		double rank = ceil(q[i] * (double)hist->n);
