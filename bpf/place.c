@@ -1,20 +1,24 @@
 /* Finds the router's cgroup by the process that holds the region's `router` file. */
 #include "bpf/place.h"
 
-#include "shm/files.h"
+#include <fcntl.h>
+#include <unistd.h>
 
+#include "shm/base/scoped.h"
+
+/* Who holds the region's `router` file; its header is read and not mapped, since it is large. */
 static int router_pid(const struct region *region)
 {
-	char error[REGION_ERROR_MAX];
-	struct router_file file;
-	int pid = 0;
+	scoped(fd_drop) int fd = openat(region->dir_fd, "router", O_RDONLY | O_CLOEXEC);
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	struct region_header header;
 
-	if (router_file_attach(&file, region, error) < 0)
+	if (fd < 0 || pread(fd, &header, sizeof(header), 0) != sizeof(header))
 		return 0;
-	if (region_file_alive(&file.file) == 1)
-		pid = (int)((const struct region_header *)file.file.map)->writer_pid;
-	router_file_drop(&file);
-	return pid;
+	if (header.kind != REGION_ROUTER || fcntl(fd, F_OFD_GETLK, &lock) < 0 ||
+	    lock.l_type == F_UNLCK)
+		return 0;
+	return (int)header.writer_pid;
 }
 
 int place_open(struct place *ret_place, const char *given, int engines, char why[CGROUP_WHY_MAX])
