@@ -87,7 +87,8 @@ struct compare_options {
 struct compare_play {
 	bool played, valid;
 	double figure[REPLAY_FIGURES_NR]; /* model seconds */
-	double errors, late_ratio, migrations, pieces, router_cpu_share, busy_s, wall_s;
+	double machine_load; /* of all cores: near 1, router and client waited for them */
+	double speed, errors, late_ratio, migrations, pieces, router_cpu_share, busy_s, wall_s;
 	unsigned tries, place;     /* place: which of its round's runs it was */
 	char why[COMPARE_WHY_MAX]; /* it is not valid */
 };
@@ -98,8 +99,8 @@ struct compare {
 	const struct compare_kind *kind;
 	struct load_sink sink; /* ports alone */
 	struct load_place place;
-	double speed;
-	uint64_t begin_ns;
+	double speed; /* of the run under way */
+	double arm_speed[COMPARE_ARMS_MAX];
 	struct compare_play play[COMPARE_LOADS_NR][COMPARE_ARMS_MAX][COMPARE_ROUNDS_MAX];
 	struct compare_play replay[COMPARE_LOADS_NR][COMPARE_ARMS_MAX][COMPARE_ROUNDS_MAX];
 	size_t requests[COMPARE_LOADS_NR];

@@ -91,6 +91,8 @@ static int figures(const struct live_run *run, const struct workload *w,
 static void outside(const struct live_run *run, const struct live_outside *out, uint64_t cpu_ns,
 		    struct compare_play *p)
 {
+	p->speed = run->options->speed;
+	p->machine_load = out->machine_all_s > 0 ? out->machine_busy_s / out->machine_all_s : 0;
 	p->wall_s = (double)(run->end_ns - run->begin_ns) * 1e-9;
 	p->late_ratio = live_late_ratio(out);
 	p->busy_s = out->busy_s * run->options->speed;

@@ -197,7 +197,8 @@ static void print_runs(const struct compare *c, int load)
 {
 	for (unsigned a = 0; a < c->kind->arms; a++) {
 		const struct compare_play *p = c->play[load][a];
-		double late = 0, pieces = 0, cpu = 0, errors = 0, moves = 0;
+		double late = 0, pieces = 0, cpu = 0, errors = 0, moves = 0, speed = INFINITY;
+		double busy = 0;
 		unsigned valid = 0;
 
 		if (!c->options->arm[a])
@@ -209,14 +210,17 @@ static void print_runs(const struct compare *c, int load)
 			pieces += p[r].pieces / rounds_of(c);
 			moves += p[r].migrations / rounds_of(c);
 			errors += p[r].errors;
+			busy = fmax(busy, p[r].machine_load);
+			speed = p[r].played ? fmin(speed, p[r].speed) : speed;
 			if (!good(&p[r]))
 				printf("%s, round %u does not count: %s\n", c->kind->arm[a].name,
 				       r + 1, p[r].why);
 		}
-		printf("%s: %u of %u runs valid, late by at most %.1f %%, %.0f pieces and %.0f "
-		       "moves a run, router at most %.0f %% of a core, %.0f errors\n",
-		       c->kind->arm[a].name, valid, rounds_of(c), 100 * late, pieces, moves,
-		       100 * cpu, errors);
+		printf("%s: %u of %u runs valid, speed %.3g, late by at most %.1f %%, %.0f pieces "
+		       "and %.0f moves a run, router at most %.0f %% of a core, %.0f errors, "
+		       "machine up to %.0f %% busy\n",
+		       c->kind->arm[a].name, valid, rounds_of(c), speed, 100 * late, pieces, moves,
+		       100 * cpu, errors, 100 * busy);
 	}
 }
 
@@ -360,6 +364,8 @@ static void json_play(struct json *j, const struct compare *c, int load, unsigne
 	json_str(j, "why", p->why[0] ? p->why : NULL);
 	json_u64(j, "place", p->place + 1);
 	json_u64(j, "tries", p->tries);
+	json_num(j, "speed", p->speed, 6);
+	json_num(j, "machine_load", p->machine_load, 4);
 	for (int i = 0; i < COLUMNS_NR; i++)
 		value[i] = p->played ? p->figure[columns[i].figure] : NAN;
 	json_columns(j, value);

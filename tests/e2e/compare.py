@@ -98,6 +98,17 @@ def played_by(t, api):
 
 
 @case
+def routers_are_compared_as_far_as_they_are_here(t):
+    """Turnward's arms without its peers: the form is the same, and there is no best of them."""
+    told = told_of(t, "routers", "--pairs", 1, "--workload", "design", "--arms",
+                   "turnward,turnward-staged")
+    equal(told["compare"], "routers", "comparison")
+    judge_load(told["workloads"][0], ["turnward", "turnward-staged"])
+    judge_targets(told)
+    check(told["targets"] and not told["targets"][0]["met"], "met without a peer")
+
+
+@case
 def sessions_play_as_messages(t):
     played_by(t, "messages")
 
