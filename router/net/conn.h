@@ -214,6 +214,7 @@ struct exchange {
 	uint8_t rescued;    /* once is enough */
 	uint8_t stranded;   /* it would have been rescued, but for a reason that was counted */
 	uint32_t away_tokens;   /* that are booked as staged while it is AWAY */
+	uint64_t alone_total;   /* dispatches to its engine when it returned there alone, else 0 */
 	uint64_t first_sent_ns; /* when it was first sent, 0 = it was never taken back */
 
 	/* the engine's side */

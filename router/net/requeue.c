@@ -134,16 +134,52 @@ void requeue_unsay(struct worker *w, struct conn *c)
 	x->first_byte_ns = x->bytes_out = 0;
 }
 
+/* By its time, where the engine names no cached tokens: 1 kept, 0 lost, -1 it does not tell. */
+static int time_tells(struct worker *w, const struct exchange *x)
+{
+	const struct ledger_ticket *ticket = &x->route->ticket;
+	const struct engine *e = engine_of(w, x);
+	double ratio = e->learnt->calibration.ratio;
+	struct stage_evidence seen = { .sees = STAGE_SEES_TIME };
+	struct ledger_sums sums;
+	enum stage_source source;
+
+	if (!x->first_token_ns || (!ENGINE_HAS(&e->state, prefill_tokens_per_s) && !(ratio > 0)))
+		return -1;
+	ledger_books_get(w->ledger, e->index, &sums);
+	if (x->alone_total == sums.dispatched_total)
+		seen.sees |= STAGE_SEES_IDLE;
+	seen.prompt_tokens = ticket->prompt_tokens;
+	seen.expected_tokens = ticket->prompt_tokens - ticket->uncached_tokens;
+	seen.clock_s = STAGING_CLOCK_S / w->set->time_scale;
+	seen.took_s = (double)(x->first_token_ns - x->yields.sent_ns) * 1e-9;
+	seen.hit_s = ticket->prefill_s * (ratio > 0 ? ratio : 1);
+	seen.miss_s = seen.hit_s / ticket->uncached_tokens * x->route->uncached_tokens;
+	switch (stage_judge(&w->stage.params, &seen, &source)) {
+	case STAGE_HIT:
+		return 1;
+	case STAGE_MISS:
+		return 0;
+	default:
+		return -1;
+	}
+}
+
 uint64_t requeue_found(struct worker *w, const struct exchange *x, uint64_t cached_tokens,
 		       int known)
 {
 	uint64_t before = x->route->hit_tokens;
+	uint32_t kept = cached_tokens > before ? (uint32_t)(cached_tokens - before) : 0;
+	int told = 1;
 
-	if (x->yields.closes == 0 || !known)
+	if (x->yields.closes == 0)
 		return cached_tokens;
-	if (requeue_kept(&w->back.requeue, &w->stage.params, &x->yields,
-			 cached_tokens > before ? (uint32_t)(cached_tokens - before) : 0,
-			 w->now_ns)) {
+	if (!known) {
+		told = time_tells(w, x);
+		kept = told > 0 ? x->yields.kept_tokens : 0;
+	}
+	if (told >= 0 &&
+	    requeue_kept(&w->back.requeue, &w->stage.params, &x->yields, kept, w->now_ns)) {
 		count(&w->counters, COUNTER_requeue_guards, 1);
 		log_say(LOG_WARN,
 			"no prompt is taken back from engine %s: it computes again what it had",
@@ -205,6 +241,7 @@ static enum conn_state send_again(struct worker *w, struct conn *c)
 {
 	struct exchange *x = c->x;
 	struct route *r = x->route;
+	struct ledger_sums sums;
 
 	x->again = x->resent = 0;
 	unstage(w, x);
@@ -218,6 +255,8 @@ static enum conn_state send_again(struct worker *w, struct conn *c)
 	if (!x->stream) /* its token is assumed when the rest will have been computed */
 		r->assume_s = (double)(w->now_ns - x->first_sent_ns) * 1e-9 + r->ticket.prefill_s;
 	ledger_dispatch(w->ledger, &r->ticket, w->now_ns);
+	ledger_books_get(w->ledger, (unsigned)x->engine, &sums);
+	x->alone_total = sums.user_requests == 1 ? sums.dispatched_total : 0;
 	x->attempts--; /* it was not refused */
 	return dispatch_start(w, c, 0);
 }

@@ -29,6 +29,7 @@ struct taking_back {
 	struct requeue requeue;
 	struct left_behind left[LIMIT_LEFT_BEHIND];
 	uint32_t left_nr;
+	uint64_t looked_ns, excused_ns; /* rescue_look(): last; when we ourselves had not run */
 	uint64_t alive_ns[STATE_ENGINES_MAX]; /* its last sign of life, of those we see */
 	uint64_t rescues[RESCUE_REASONS_NR];  /* requests on engines that hang, by outcome */
 };

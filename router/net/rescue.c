@@ -12,6 +12,7 @@
 #include <string.h>
 
 static const double silent_margin = 2; /* on predictions of many steps that nobody sees end */
+static const uint64_t stall_ns = 300 * NS_PER_MS; /* between two looks, usually 50 ms */
 static const uint64_t settle_ns =
 	200 * NS_PER_MS; /* until a sample must show a closed request gone */
 
@@ -100,6 +101,8 @@ static void look_at(struct worker *w, const struct engine *e, struct rescue_engi
 		ret->alive_ns = sums.progress_ns;
 	if (sums.oldest_ns > ret->alive_ns) /* it had nothing to show before */
 		ret->alive_ns = sums.oldest_ns;
+	if (w->back.excused_ns > ret->alive_ns)
+		ret->alive_ns = w->back.excused_ns;
 	/* Of a pace that was never measured a prediction says nothing. */
 	if (!ENGINE_HAS(&e->state, prefill_tokens_per_s) && !(ratio > 0))
 		ret->busy = 0;
@@ -167,6 +170,10 @@ static void leave_engine(struct worker *w, struct engine *e, const struct rescue
 
 void rescue_look(struct worker *w)
 {
+	/* Who has not run for a while himself takes nobody for late. */
+	if (w->now_ns - w->back.looked_ns > stall_ns)
+		w->back.excused_ns = w->now_ns;
+	w->back.looked_ns = w->now_ns;
 	if (w->back.left_nr)
 		left_look(w);
 	if (w->stage.params.rescue_overdue_s == 0 || !w->inflight)

@@ -21,7 +21,6 @@ enum {
 static const uint64_t TOKENISE_NS = 10ull * NS_PER_S; /* 100k tokens take 0.3 s */
 static const uint64_t SAMPLE_NS = 20 * NS_PER_MS;     /* beyond an agent's period */
 static const uint64_t SAMPLE_MAX_NS = NS_PER_S;
-static const double CLOCK_S = 0.1; /* an engine's API takes up to this, whatever is cached */
 
 static struct engine *engine_of(struct worker *w, const struct exchange *x)
 {
@@ -572,7 +571,7 @@ static void evidence(struct worker *w, struct exchange *x, struct stage_evidence
 	if (st->idle_before && sums.dispatched_total == st->dispatched + 1)
 		ret->sees |= STAGE_SEES_IDLE;
 	ratio = ratio > 0 ? ratio : 1;
-	ret->clock_s = CLOCK_S / w->set->time_scale;
+	ret->clock_s = STAGING_CLOCK_S / w->set->time_scale;
 	ret->hit_s = ratio * policy_prefill_s(&w->params, &st->seen, ret->prompt_tokens,
 					      ret->prompt_tokens - (double)ret->expected_tokens);
 	ret->miss_s = ratio * policy_prefill_s(&w->params, &st->seen, ret->prompt_tokens,

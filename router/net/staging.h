@@ -21,8 +21,12 @@
 #include "router/stage/guard.h"
 #include "router/stage/stage.h"
 
-/* What is asked of an engine for one prompt. */
 struct engine;
+
+/* An engine's API takes up to this, whatever is cached. */
+static const double STAGING_CLOCK_S = 0.1;
+
+/* What is asked of an engine for one prompt. */
 
 enum staging_phase {
 	STAGING_RENDER,   /* vLLM: the ids of the client's own body, whichever path it is for */

@@ -209,6 +209,29 @@ def an_engine_that_keeps_nothing_gets_no_more(t, io):
     idle(router)
 
 
+@on_both_loops
+def an_engine_that_names_no_cached_tokens_is_judged_by_its_time(t, io):
+    for keeps in (True, False):
+        engine = Queueing(keeps=keeps, details=False, rate=4000)
+        router = staged(t, io, t.engine(engine), mode="requeue", requeue_run=0.3)
+        for seed in range(4):  # its pace is learnt
+            talk = chat(900, f"{keeps}{seed}", stream=True)
+            equal(ask(router.address, "POST", CHAT, talk).status, 200)
+        for seed in range(2):
+            engine.go.clear()
+            engine.order = []
+            cold = send(router, json.dumps(chat(5000, f"{keeps}{seed}", stream=True)))
+            eventually(lambda: engine.order, 5, "it is in the engine")
+            equal(ask(router.address, "POST", CHAT, chat(300, seed)).status, 200)
+            engine.go.set()
+            cold.join(20)
+            equal(cold.result.status, 200)
+            contains(engine.order, "close")
+        equal(metric(router, "requeue_guards_total"), 0 if keeps else 1, f"keeps {keeps}")
+        idle(router)
+        router.stop()
+
+
 # ---- faults ----
 
 @on_both_loops

@@ -63,7 +63,7 @@ class Caching:
                                                                          message.get("output")))]
         return [hash(word) % 100000 for word in " ".join(text).split()]
 
-    def prefill(self, ids):
+    def prefill(self, ids, computed=False):
         """Cached tokens of it, in blocks of 16; from now on all of it is."""
         cached = 0
         with self.lock:
@@ -73,7 +73,7 @@ class Caching:
                     cached = end
                 self.kept.add(key)
         cached = min(cached, len(ids) - 1)
-        if self.rate:
+        if self.rate and not computed:
             time.sleep((len(ids) - cached) / self.rate)
         return cached
 
@@ -174,7 +174,7 @@ class Queueing(Caching):
             wire.send(STREAM_HEAD)
         gone = self.left(wire)
         if gone and self.keeps:
-            self.prefill(ids[:len(ids) // 2])
+            self.prefill(ids[:len(ids) // 2], computed=True)
         with self.lock:
             self.inside -= 1
             self.order += ["close"] if gone else []
