@@ -33,10 +33,15 @@ static const struct {
 	{                                              \
 		.name = name_, .set = set_, .peer = -1 \
 	}
+/* A long message of an API that engines do not tokenise can be taken back, not cut. */
+#define OURS_IN_PIECES(name_)                                                               \
+	{                                                                                   \
+		.name = name_, .set = "stage=pieces", .set_uncut = "stage=both", .peer = -1 \
+	}
 
 enum { PLAIN, STAGED };
 static const struct compare_arm staging_arms[] = {
-	[PLAIN] = OURS("plain", "stage=off"), [STAGED] = OURS("staged", "stage=pieces")
+	[PLAIN] = OURS("plain", "stage=off"), [STAGED] = OURS_IN_PIECES("staged")
 };
 
 #define STAGED_TARGET(load_, figure_, limit_)                                                \
@@ -65,7 +70,7 @@ enum { OURS_PLAIN, OURS_STAGED };
 	}
 static const struct compare_arm routers_arms[] = {
 	[OURS_PLAIN] = OURS("turnward", "stage=off"),
-	[OURS_STAGED] = OURS("turnward-staged", "stage=pieces"),
+	[OURS_STAGED] = OURS_IN_PIECES("turnward-staged"),
 	PEER("vllm-router:cache_aware", VLLM_CACHE, NULL, false),
 	PEER("vllm-router:consistent_hash", VLLM_HASH, NULL, false),
 	PEER("sglang-router:cache_aware", SGLANG_CACHE, NULL, false),
@@ -130,6 +135,11 @@ const char *compare_arms_choose(struct compare_options *o, const char *words)
 	return NULL;
 }
 
+const char *compare_set_of(const struct compare *c, const struct compare_arm *arm)
+{
+	return c->live->api != LIVE_API_chat && arm->set_uncut ? arm->set_uncut : arm->set;
+}
+
 /* ---- what is played ---- */
 
 static int make(const struct compare *c, enum compare_load load, uint64_t seed,
@@ -180,7 +190,7 @@ static int replay(struct compare *c, const struct compare_arm *arm, const struct
 	for (unsigned i = 0; i < c->options->sets; i++)
 		set_from(&sim, c->options->set[i]);
 	if (arm->set)
-		set_from(&sim, arm->set);
+		set_from(&sim, compare_set_of(c, arm));
 	sim.admit.cold_slots = sim.stage.stage ? 1 : 0; /* the router's standard */
 	sim.sample = compare_period_ms(c) * 1e-3 * c->speed;
 	int err = replay_play(&run, &sim, w, seed);

@@ -38,9 +38,10 @@ extern const char *const compare_load_names[];
 /* Who stands between clients and engines. */
 struct compare_arm {
 	const char *name;
-	const char *set; /* KEY=VALUE of turnward's router; a peer's policy, NULL = load's */
-	int peer;        /* enum load_arm_id, or -1 = turnward */
-	bool extra;      /* played when asked for by name */
+	const char *set;       /* KEY=VALUE of turnward's router; a peer's policy, NULL = load's */
+	const char *set_uncut; /* the same where bodies have no token ids to cut at; NULL = set */
+	int peer;              /* enum load_arm_id, or -1 = turnward */
+	bool extra;            /* played when asked for by name */
 };
 
 /* A figure of one arm over the same of another: the median of the rounds' ratios, at most. */
@@ -110,6 +111,9 @@ struct compare {
 /* Those whose names begin with one of the words; NULL: all that are no extras. The word that fits
  * none, or NULL. */
 const char *compare_arms_choose(struct compare_options *o, const char *words);
+
+/* What makes the arm; NULL = nothing does. */
+const char *compare_set_of(const struct compare *c, const struct compare_arm *arm);
 
 /* An exit code: EXIT_GOOD when all runs are valid and none has an error. */
 int compare_run(const struct compare_options *options, const struct live_options *live);

@@ -167,10 +167,10 @@ static int router_begin(struct compare_world *w)
 	load_word(&words, "--region=%s/region", w->dir);
 	load_word(&words, "--set=time_scale=%g", c->speed);
 	load_word(&words, "--set=log_level=warn");
-	if (w->arm->set)
-		load_word(&words, "--set=%s", w->arm->set);
 	for (unsigned i = 0; i < c->options->sets; i++)
 		load_word(&words, "--set=%s", c->options->set[i]);
+	if (w->arm->set) /* what makes the arm prevails */
+		load_word(&words, "--set=%s", compare_set_of(c, w->arm));
 	for (int i = 0; i < COMPARE_ENGINES; i++)
 		load_word(&words, "--engine=gpu%d=http://127.0.0.1:%u", i, w->port[i]);
 	int err = start(w, &w->router, "router", &words);
