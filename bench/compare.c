@@ -198,6 +198,7 @@ static int replay(struct compare *c, const struct compare_arm *arm, const struct
 		err = replay_figures(&run, &sim, w, ret_play->figure);
 	ret_play->played = ret_play->valid = !err;
 	ret_play->pieces = (double)run.stage.pieces;
+	ret_play->closes = (double)run.stage.closes;
 	replay_run_free(&run);
 	return err;
 }

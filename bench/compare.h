@@ -89,7 +89,8 @@ struct compare_play {
 	bool played, valid;
 	double figure[REPLAY_FIGURES_NR]; /* model seconds */
 	double machine_load; /* of all cores: near 1, router and client waited for them */
-	double speed, errors, late_ratio, migrations, pieces, router_cpu_share, busy_s, wall_s;
+	double speed, errors, late_ratio, migrations, pieces, closes, router_cpu_share, busy_s,
+		wall_s;
 	unsigned tries, place;     /* place: which of its round's runs it was */
 	char why[COMPARE_WHY_MAX]; /* it is not valid */
 };

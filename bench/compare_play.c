@@ -98,6 +98,7 @@ static void outside(const struct live_run *run, const struct live_outside *out, 
 	p->busy_s = out->busy_s * run->options->speed;
 	p->migrations = out->migrations;
 	p->pieces = out->pieces;
+	p->closes = out->closes;
 	p->router_cpu_share = (double)cpu_ns * 1e-9 / p->wall_s;
 	p->errors = (double)(run->failed + run->abandoned);
 	p->valid = live_valid(run, out);

@@ -198,7 +198,7 @@ static void print_runs(const struct compare *c, int load)
 	for (unsigned a = 0; a < c->kind->arms; a++) {
 		const struct compare_play *p = c->play[load][a];
 		double late = 0, pieces = 0, cpu = 0, errors = 0, moves = 0, speed = INFINITY;
-		double busy = 0;
+		double busy = 0, closes = 0;
 		unsigned valid = 0;
 
 		if (!c->options->arm[a])
@@ -208,6 +208,7 @@ static void print_runs(const struct compare *c, int load)
 			late = fmax(late, p[r].late_ratio);
 			cpu = fmax(cpu, p[r].router_cpu_share);
 			pieces += p[r].pieces / rounds_of(c);
+			closes += p[r].closes / rounds_of(c);
 			moves += p[r].migrations / rounds_of(c);
 			errors += p[r].errors;
 			busy = fmax(busy, p[r].machine_load);
@@ -216,11 +217,12 @@ static void print_runs(const struct compare *c, int load)
 				printf("%s, round %u does not count: %s\n", c->kind->arm[a].name,
 				       r + 1, p[r].why);
 		}
-		printf("%s: %u of %u runs valid, speed %.3g, late by at most %.1f %%, %.0f pieces "
-		       "and %.0f moves a run, router at most %.0f %% of a core, %.0f errors, "
+		printf("%s: %u of %u runs valid, speed %.3g, late by at most %.1f %%, %.0f pieces, "
+		       "%.0f taken back and %.0f moves a run, router at most %.0f %% of a core, "
+		       "%.0f errors, "
 		       "machine up to %.0f %% busy\n",
-		       c->kind->arm[a].name, valid, rounds_of(c), speed, 100 * late, pieces, moves,
-		       100 * cpu, errors, 100 * busy);
+		       c->kind->arm[a].name, valid, rounds_of(c), speed, 100 * late, pieces, closes,
+		       moves, 100 * cpu, errors, 100 * busy);
 	}
 }
 
@@ -287,7 +289,7 @@ static void json_columns(struct json *j, const double value[COLUMNS_NR])
 static void json_arm(struct json *j, const struct compare *c, const char *name,
 		     const struct compare_play *of)
 {
-	double value[COLUMNS_NR], late = 0, pieces = 0, errors = 0;
+	double value[COLUMNS_NR], late = 0, pieces = 0, closes = 0, errors = 0;
 	unsigned valid = 0;
 
 	for (int i = 0; i < COLUMNS_NR; i++)
@@ -298,6 +300,7 @@ static void json_arm(struct json *j, const struct compare *c, const char *name,
 		valid += good(p);
 		errors += p->errors;
 		pieces += p->pieces / rounds_of(c);
+		closes += p->closes / rounds_of(c);
 		late = fmax(late, p->late_ratio);
 	}
 	json_object_begin(j, NULL);
@@ -305,6 +308,7 @@ static void json_arm(struct json *j, const struct compare *c, const char *name,
 	json_columns(j, value);
 	json_num(j, "errors", errors, 9);
 	json_num(j, "pieces", pieces, 6);
+	json_num(j, "requeued", closes, 6);
 	json_num(j, "late_ratio", late, 6);
 	json_u64(j, "rounds_valid", valid);
 	json_object_end(j);
@@ -374,6 +378,7 @@ static void json_play(struct json *j, const struct compare *c, int load, unsigne
 	json_num(j, "engines_busy_s", p->busy_s, 6);
 	json_num(j, "migrations", p->migrations, 9);
 	json_num(j, "pieces", p->pieces, 9);
+	json_num(j, "requeued", p->closes, 9);
 	json_num(j, "router_cpu_share", p->router_cpu_share, 4);
 	json_num(j, "wall_s", p->wall_s, 6);
 	if (sim->played) {
@@ -382,6 +387,7 @@ static void json_play(struct json *j, const struct compare *c, int load, unsigne
 		json_object_begin(j, "replay");
 		json_columns(j, value);
 		json_num(j, "pieces", sim->pieces, 9);
+		json_num(j, "requeued", sim->closes, 9);
 		json_object_end(j);
 	}
 	json_object_end(j);

@@ -98,7 +98,7 @@ int live_play(struct live_run *run, live_progress *progress);
 /* What the engines and the router say of a run: differences over it, where they are counters. */
 struct live_outside {
 	bool router_known, engines_known;
-	double migrations, pieces, router_cpu_s;
+	double migrations, pieces, closes, router_cpu_s;
 	double steps, busy_s, late_s, late_p99_s, late_max_s, engine_speed;
 	double machine_busy_s, machine_all_s; /* of all cores */
 };

@@ -30,12 +30,14 @@ static void router_read(const struct live_options *o, struct live_outside *out, 
 	double migrations = metric(page, "turnward_migrations_total");
 	double cpu_s = metric(page, "process_cpu_seconds_total");
 	double pieces = metric(page, "turnward_staged_pieces_total");
+	double closes = metric(page, "turnward_requeue_closes_total");
 	if (migrations < 0 || cpu_s < 0)
 		return;
 	out->router_known = true;
 	out->migrations += sign * migrations;
 	out->router_cpu_s += sign * cpu_s;
 	out->pieces += sign * (pieces > 0 ? pieces : 0);
+	out->closes += sign * (closes > 0 ? closes : 0);
 }
 
 /* Busy and total time of all cores since boot. */
