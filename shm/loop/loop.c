@@ -426,6 +426,12 @@ void loop_send(struct loop *loop, int handle, const struct iovec *iov, int n)
 	want(loop, handle, WANT_SEND);
 }
 
+void loop_hurry(struct loop *loop)
+{
+	if (loop->ops->hurry)
+		loop->ops->hurry(loop);
+}
+
 void loop_watch(struct loop *loop, int handle)
 {
 	want(loop, handle, WANT_WATCH);

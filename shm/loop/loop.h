@@ -131,6 +131,12 @@ void loop_fill_cancel(struct loop *loop, int handle);
 enum { LOOP_IOV_MAX = 8 };
 void loop_send(struct loop *loop, int handle, const struct iovec *iov, int n);
 
+/*
+ * Before work that nobody waits for: where little is at hand, what was asked for goes out now and
+ * not with the next turn, which would take more at once (io_uring; epoll sends at once anyway).
+ */
+void loop_hurry(struct loop *loop);
+
 /* LOOP_READABLE each time the descriptor turns readable, until closed: read it until EAGAIN. */
 void loop_watch(struct loop *loop, int handle);
 

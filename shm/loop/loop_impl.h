@@ -69,6 +69,7 @@ struct loop_ops {
 	void (*changed)(struct loop *loop, int handle, enum loop_want want);
 	void (*forget)(struct loop *loop, int handle); /* just before the descriptor is closed */
 	void (*give_back)(struct loop *loop, int buffer);
+	void (*hurry)(struct loop *loop); /* NULL = nothing is ever held back */
 	int (*turn)(struct loop *loop, uint64_t timeout_ns);
 	int (*quiet)(const struct loop *loop); /* NULL: it never is, for all that it can tell */
 };

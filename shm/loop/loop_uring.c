@@ -25,6 +25,7 @@ enum {
 	BUFFER_GROUP = 1,
 	BUFFERS_FIRST = 16,
 	ENTRIES_MIN = 256,
+	HURRY_MAX = 2, /* completions at hand; with more, one call for all is worth the wait */
 	COMPLETIONS_MAX = 65536, /* the kernel's own bound */
 };
 
@@ -44,6 +45,7 @@ struct uring_loop {
 	struct io_uring_buf_ring *buffers; /* the free ones, shared with the kernel */
 	unsigned buffers_given; /* so far: what was never short of them touches no more memory */
 	unsigned dry;           /* streams that found none in turn `dry_turn` */
+	unsigned at_hand;       /* completions when this turn began to look at them */
 	uint64_t dry_turn;
 	size_t buffers_size;
 };
@@ -695,12 +697,23 @@ static void collect(struct loop *loop)
 	struct io_uring_cqe *cqe;
 	unsigned head, n = 0;
 
+	ur->at_hand = io_uring_cq_ready(&ur->ring);
 	io_uring_for_each_cqe(&ur->ring, head, cqe)
 	{
 		complete(loop, cqe);
 		n++;
 	}
 	io_uring_cq_advance(&ur->ring, n);
+}
+
+static void uring_hurry(struct loop *loop)
+{
+	struct uring_loop *ur = loop->impl;
+
+	if (ur->at_hand > HURRY_MAX)
+		return;
+	arm_list(loop, LIST_WORK, loop->lists[LIST_WORK].count);
+	io_uring_submit(&ur->ring); /* what it cannot take now it takes in the next turn */
 }
 
 /* Kernels since 6.13 finish a score of operations an enter; whether more are done a flag tells. */
@@ -743,6 +756,7 @@ const struct loop_ops loop_uring_ops = {
 	.changed = uring_changed,
 	.forget = uring_forget,
 	.give_back = uring_give_back,
+	.hurry = uring_hurry,
 	.turn = uring_turn,
 	.quiet = uring_quiet,
 };

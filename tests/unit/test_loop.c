@@ -762,6 +762,40 @@ static void a_fill_taken_back_leaves_its_bytes_to_the_stream(void **state)
 static struct peer *flood_of_test;
 static uint64_t flooded_before_other;
 
+static int hurried_to;
+static ssize_t hurried;
+
+static void answer_in_a_hurry(struct rig *rig, struct peer *peer, const struct loop_event *event)
+{
+	char byte;
+
+	if (event->op != LOOP_RECEIVED || event->res <= 0)
+		return;
+	send_bytes(rig, peer, "y", 1);
+	loop_hurry(rig->loop);
+	hurried = recv(hurried_to, &byte, 1, MSG_DONTWAIT);
+}
+
+static void what_hurries_is_out_before_its_event_is_over(void **state)
+{
+	struct rig *rig = rig_new(state);
+	int pair[2];
+
+	unix_pair(pair);
+	struct peer *peer = rig_add(rig, pair[0]);
+	hurried_to = pair[1];
+	rig->on_event = answer_in_a_hurry;
+	loop_receive(rig->loop, peer->handle);
+	for (unsigned i = 1; i <= 3; i++) {
+		hurried = 0;
+		assert_int_equal(send(pair[1], "x", 1, 0), 1);
+		until(rig, peer->count[LOOP_SENT] == i);
+		assert_int_equal(hurried, 1);
+	}
+	close(pair[1]);
+	rig_end(rig);
+}
+
 static void note_flood(struct rig *rig, struct peer *peer, const struct loop_event *event)
 {
 	if (peer != flood_of_test && event->op == LOOP_RECEIVED)
@@ -1745,6 +1779,7 @@ int main(void)
 		BOTH(a_fill_taken_back_leaves_its_bytes_to_the_stream),
 		BOTH(a_flood_on_one_descriptor_lets_the_others_through),
 		BOTH(a_stopped_reader_bounds_its_buffers_and_holds_up_nobody),
+		BOTH(what_hurries_is_out_before_its_event_is_over),
 		BOTH(a_handle_read_singly_takes_one_buffer_before_its_pause),
 		BOTH(an_empty_pool_stops_streams_without_spinning_and_all_recover),
 		BOTH(a_paused_stream_keeps_its_bytes_in_the_socket_until_resumed),
