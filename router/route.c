@@ -406,6 +406,14 @@ static void fill_request(struct worker *w, struct exchange *x, const struct sess
 	view_request_fill(&v, &asked, &w->moves, p);
 }
 
+void route_noted(struct worker *w)
+{
+	if (w->record_size)
+		ring_append(&w->file.journal, w->record, w->record_size);
+	w->record_size = 0;
+}
+
+/* Its record is made now, and its number known; it is appended when the request is on its way. */
 static void journal_note(struct worker *w, struct exchange *x, const struct policy_request *request,
 			 const struct policy_engine *engines, const struct policy_choice *choice,
 			 uint64_t took_ns)
@@ -415,6 +423,7 @@ static void journal_note(struct worker *w, struct exchange *x, const struct poli
 	struct journal_engine names[STATE_ENGINES_MAX];
 	size_t size;
 
+	route_noted(w); /* of one before */
 	memset(d, 0, sizeof(*d));
 	memset(names, 0, w->engines_nr * sizeof(names[0]));
 	d->head.wall_ns = clock_wall_ns();
@@ -430,8 +439,10 @@ static void journal_note(struct worker *w, struct exchange *x, const struct poli
 	for (uint32_t i = 0; i < w->engines_nr; i++)
 		memcpy(names[i].name, w->engines[i].at.name, sizeof(names[i].name));
 	size = journal_decision_write(d, sizeof(w->record), names, engines, w->engines_nr, choice);
-	if (size && size <= w->file.journal.record_size)
-		r->decision = ring_append(&w->file.journal, d, size);
+	if (size && size <= w->file.journal.record_size) {
+		w->record_size = (uint32_t)size;
+		r->decision = w->file.journal.next;
+	}
 	if (choice->engine >= 0)
 		shadow_note(w, r->decision);
 }
@@ -775,6 +786,7 @@ static void journal_outcome_note(struct worker *w, const struct exchange *x)
 	struct chat_usage usage;
 	int have = x->answered && chat_watch_usage(&x->watch, &usage);
 
+	route_noted(w);
 	memset(&o, 0, sizeof(o));
 	journal_head_init(&o.head, JOURNAL_OUTCOME);
 	o.head.wall_ns = clock_wall_ns();

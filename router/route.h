@@ -81,6 +81,9 @@ int route_begin(struct worker *w, struct exchange *x);
  */
 int route_decide(struct worker *w, struct exchange *x);
 
+/* Its record goes into the journal, where it stands before all that follows from it. */
+void route_noted(struct worker *w);
+
 /* 1 if another engine than those tried could take it, of no worse standing than that. */
 int route_has_other(struct worker *w, const struct exchange *x, enum health_standing worst);
 

@@ -124,6 +124,7 @@ struct worker {
 	struct engine_learnt *learnt; /* STATE_ENGINES_MAX, in the region */
 	uint64_t content_seed;        /* of block hashes; in the region */
 	uint8_t record[64 * 1024];    /* a journal record under construction */
+	uint32_t record_size;         /* of it, 0 = none is to be appended */
 
 	struct counters counters;
 	struct hist ttft, decision, e2e;

@@ -43,7 +43,7 @@ enum conn_state dispatch_start(struct worker *w, struct conn *c, int fresh)
 	return dispatch_up(w, c, &(struct conn_input){ 0 });
 }
 
-enum conn_state dispatch_decide(struct worker *w, struct conn *c)
+static enum conn_state decide(struct worker *w, struct conn *c)
 {
 	struct exchange *x = c->x;
 	int engine = route_decide(w, x);
@@ -66,6 +66,16 @@ enum conn_state dispatch_decide(struct worker *w, struct conn *c)
 	if (x->staging)
 		return staging_begin(w, c);
 	return dispatch_start(w, c, 0);
+}
+
+/* The request first, then the record of why it went there. */
+enum conn_state dispatch_decide(struct worker *w, struct conn *c)
+{
+	enum conn_state next = decide(w, c);
+
+	loop_hurry(w->loop);
+	route_noted(w);
+	return next;
 }
 
 /* ---- sending ---- */
