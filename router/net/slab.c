@@ -4,14 +4,19 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 struct slab_chunk {
 	struct slab_chunk *next, **prev; /* in slab->open; prev NULL = not listed (full or spare) */
 	void *free;                      /* given back, linked through their first word */
 	uint32_t used, fresh;            /* blocks out; blocks never handed out start at `fresh` */
+	uint32_t bare;                   /* empty, and only its beginning is in memory */
 };
 
-enum { CHUNK_HEAD = 64 };
+enum {
+	CHUNK_HEAD = 64,
+	CHUNK_KEPT = 64 * 1024, /* bytes of the last empty one: what a single request needs */
+};
 static_assert(sizeof(struct slab_chunk) <= CHUNK_HEAD, "blocks start on the next line");
 
 void slab_init(struct slab *slab, const char *name, size_t block_size, uint64_t limit)
@@ -59,9 +64,17 @@ static void spare_free(struct slab *slab)
 
 void slab_trim(struct slab *slab)
 {
+	struct slab_chunk *last;
+
 	for (uint32_t n = slab->spares_least; n > 1; n--)
 		spare_free(slab);
+	last = slab->spares_least == 1 && slab->spares == 1 ? slab->spare : NULL;
 	slab->spares_least = slab->spares;
+	if (!last || last->bare)
+		return;
+	/* A few requests a second find its first blocks in memory; what a burst took goes. */
+	madvise((char *)last + CHUNK_KEPT, SLAB_BYTES - CHUNK_KEPT, MADV_DONTNEED);
+	last->bare = 1;
 }
 
 void slab_fini(struct slab *slab)
@@ -82,7 +95,7 @@ static struct slab_chunk *chunk_new(struct slab *slab)
 		slab->chunks++;
 	}
 	chunk->free = NULL;
-	chunk->used = chunk->fresh = 0;
+	chunk->used = chunk->fresh = chunk->bare = 0;
 	open_push(slab, chunk);
 	return chunk;
 }

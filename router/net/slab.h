@@ -34,7 +34,8 @@ void slab_fini(struct slab *slab); /* every block must be back */
 void *slab_take(struct slab *slab);
 void slab_give(struct slab *slab, void *block);
 
-/* Gives back the chunks that were empty ever since the last call, but for one. */
+/* Gives back the chunks that were empty ever since the last call, but for the first 64 KiB of one.
+ */
 void slab_trim(struct slab *slab);
 
 #endif
