@@ -384,7 +384,7 @@ enum conn_state relay_head_bytes(struct worker *w, struct conn *c, const struct 
 	size_t len = in->len, end;
 
 	x->heard = 1;
-	while (x->interims < RELAY_INTERIM_MAX) {
+	while (x->interims <= RELAY_INTERIM_MAX) {
 		if (x->answer_head) {
 			struct block *b = x->answer_head;
 			size_t had = b->end, room = LIMIT_HEAD_BYTES - had;
