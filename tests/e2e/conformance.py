@@ -2,6 +2,7 @@
 """HTTP conformance: every case of tests/e2e/http/, on both loops. Names after the file choose."""
 import glob
 import os
+import random
 import signal
 import sys
 
@@ -22,10 +23,28 @@ def cases_of(kind):
     return found
 
 
+def followed(stage):
+    """What became of a request right behind each of the cases, where it was neither served as it
+    is nor left alone. Three cuts each, the same every time."""
+    draw, wrong = random.Random(9), []
+    for case in cases_of("requests"):
+        if "lapse" in case.tags or any(isinstance(piece, str) for piece in case.pieces):
+            continue
+        for _ in range(3):
+            share = draw.random()
+            try:
+                complaint = stage.play_followed(case, share)
+            except (Failed, OSError) as failure:
+                complaint = str(failure)
+            if complaint:
+                wrong.append(f"{case.where} {case.name}, cut at {share:.4f}: {complaint}")
+    return wrong
+
+
 def main():
     kinds = [(kind, io, case) for io in LOOPS for kind in ("requests", "responses")
              for case in cases_of(kind) if len(sys.argv) < 2 or case.name in sys.argv[1:]]
-    print(f"1..{len(kinds) + len(LOOPS)}", flush=True)
+    print(f"1..{len(kinds) + 2 * len(LOOPS)}", flush=True)
     number = failed = 0
     for io in LOOPS:
         test = Test(io)
@@ -49,6 +68,13 @@ def main():
             else:
                 failed += 1
                 print(f"not ok {number} - {name}\n# {case.where}: {complaint}", flush=True)
+        number += 1
+        wrong = followed(stages[0])
+        failed += bool(wrong)
+        print(f"{'not ok' if wrong else 'ok'} {number} - a request behind each of them is served "
+              f"as it is or not at all ({io})")
+        for line in wrong[:20]:
+            print(f"# {line}", flush=True)
         number += 1
         recorder.stop()
         complaint = test.finish()

@@ -345,6 +345,32 @@ class Stage:
                 complaints.append(str(failure))
         return " or ".join(complaints)
 
+    def play_followed(self, case, share):
+        """Another request comes right behind the case's, both cut at that share of their bytes:
+        it is served as it is, or not at all. None, or what became of it instead."""
+        self.recorder.clear()
+        self.fences += 1
+        body = b'{"model":"m","n":%d}' % self.fences
+        data = b"".join(case.pieces) + (
+            b"POST %s HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\nContent-Length: %d"
+            b"\r\n\r\n%s" % (FENCE.encode(), len(body), body))
+        wire, answer = dial(self.address, 5), Answer()
+        count = int(case.value("answers", "1"))
+        with contextlib.suppress(OSError):
+            wire.send(data[:int(share * len(data))])
+            threading.Event().wait(0.003)
+            wire.send(data[int(share * len(data)):])
+        read_answers(wire, count, case.value("method", "POST").split(), answer)
+        if not answer.closed:
+            read_answers(wire, count + 1, ["POST"], answer)
+        wire.close()
+        seen = [m.body for _, m in list(self.recorder.seen)
+                if not isinstance(m, bytes) and FENCE in m.start]
+        served = len(answer.messages) > count and answer.messages[-1].status == 200
+        if seen == ([body] if served else []):
+            return None
+        return f"answered {[m.status for m in answer.messages]}, the engine got {seen}"
+
     def _reusable(self, wire, answer):
         """The connection takes another request."""
         if answer.closed:
