@@ -19,8 +19,9 @@ STREAMED = ("ttft_s", "tpot_s")  # what an answer in one piece has none of
 class Report:
     """What a tool says of a run."""
 
-    def __init__(self, requests, errors, printed):
+    def __init__(self, requests, errors, printed, cancelled=0):
         self.requests, self.errors, self.printed = requests, errors, printed
+        self.cancelled = cancelled  # by the tool itself, on purpose
 
 
 class Tool:
@@ -72,20 +73,23 @@ class Aiperf(Tool):
         summary = os.path.join(os.path.dirname(found[0]), "profile_export_aiperf.json")
         with open(summary, encoding="utf-8") as file:
             told = json.load(file)
-        requests, errors = [], 0
+        requests, errors, cancelled = [], 0, 0
         with open(found[0], encoding="utf-8") as file:
             for record in map(json.loads, file):
                 if record["metadata"].get("benchmark_phase", "profiling") != "profiling":
                     continue
-                errors += bool(record.get("error"))
-                if not record.get("error"):
+                if record["metadata"].get("was_cancelled"):
+                    cancelled += 1
+                elif record.get("error"):
+                    errors += 1
+                else:
                     requests.append(self.request(record))
         names = {"ttft_s": "time_to_first_token", "e2e_s": "request_latency",
                  "tpot_s": "inter_token_latency"}
         printed = {ours: {"mean": told[its]["avg"] / 1e3,
                           **{q: told[its][q] / 1e3 for q in QUANTILES}}
                    for ours, its in names.items() if told.get(its)}
-        return Report(requests, errors, printed)
+        return Report(requests, errors, printed, cancelled)
 
     @staticmethod
     def request(record):
@@ -127,7 +131,7 @@ class Guidellm(Tool):
             "id": None, "start": r["request_start_time"], "e2e_s": r["request_latency"],
             "ttft_s": r["time_to_first_token_ms"] and r["time_to_first_token_ms"] / 1e3,
         } for r in told["requests"]["successful"]]
-        errors = len(told["requests"]["errored"]) + len(told["requests"]["incomplete"])
+        errors, cancelled = (len(told["requests"][n]) for n in ("errored", "incomplete"))
         names = {"ttft_s": ("time_to_first_token_ms", 1e3), "e2e_s": ("request_latency", 1),
                  "tpot_s": ("inter_token_latency_ms", 1e3)}
         printed = {}
@@ -136,7 +140,7 @@ class Guidellm(Tool):
             if of and of["count"] and (options.stream or ours not in STREAMED):
                 printed[ours] = {"mean": of["mean"] / unit,
                                  **{q: of["percentiles"][q] / unit for q in QUANTILES}}
-        return Report(requests, errors, printed)
+        return Report(requests, errors, printed, cancelled)
 
 
 class VllmBench(Tool):

@@ -25,18 +25,22 @@ if os.environ.get("PLAYED") == "sleep":
     time.sleep(100)
 host, records = option("--url").split("//")[1], []
 for number in range(int(option("--request-count"))):
-    link = http.client.HTTPConnection(host)
+    link, leaves = http.client.HTTPConnection(host), os.environ.get("PLAYED") == f"leave {number}"
     begun = time.time_ns()
     link.request("POST", "/v1/chat/completions", json.dumps({
         "model": option("--model"), "stream": True, "stream_options": {"include_usage": True},
-        "max_tokens": 5, "messages": [{"role": "user", "content": f"number {number}"}]}),
+        "max_tokens": 50, "messages": [{"role": "user", "content": f"number {number}"}]}),
         {"Content-Type": "application/json", "X-Request-ID": f"played-{number}"})
     answer, first = link.getresponse(), None
     for line in answer:
         if first is None and b'"content":" w' in line.replace(b": ", b":"):
             first = time.time_ns()
+            if leaves:
+                break
+    link.close()
     took = {"time_to_first_token": first - begun, "request_latency": time.time_ns() - begun}
-    records.append({"metadata": {"x_request_id": f"played-{number}", "request_start_ns": begun},
+    records.append({"metadata": {"x_request_id": f"played-{number}", "request_start_ns": begun,
+                                 "was_cancelled": leaves},
                     "metrics": {k: {"value": v / 1e6, "unit": "ms"} for k, v in took.items()},
                     "error": {"code": 500} if os.environ.get("PLAYED") == "fail" else None})
 if os.environ.get("PLAYED") == "lie":
@@ -106,6 +110,17 @@ def a_request_that_the_router_never_saw_is_a_difference(t):
                      env={"PLAYED": "lie"})
     equal((code, told["agree"]), (1, False))
     equal((told["counts"]["aiperf"], told["counts"]["router"]), (REQUESTS + 1, REQUESTS))
+
+
+@case
+def a_request_that_the_tool_cancels_is_seen_to_leave(t):
+    code, told = run(t, "aiperf", "--place", played(t), "--requests", REQUESTS,
+                     env={"PLAYED": "leave 3"})
+    counts = told["counts"]
+    equal([counts[n] for n in ("aiperf", "router", "engines", "cancelled by the tool",
+                               "seen to leave", "in the router's histogram")],
+          [REQUESTS - 1] * 3 + [1, 1, REQUESTS - 1])
+    equal((code, told["errors"]), (0, 0))
 
 
 @case
