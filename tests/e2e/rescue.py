@@ -106,6 +106,36 @@ def a_stream_without_a_head_leaves_it_too(t, io):
 
 
 @on_both_loops
+def a_piece_in_an_engine_that_hangs_is_left_there_and_begun_elsewhere(t, io):
+    caches, hung = [Caching(), Caching()], []
+
+    def hook(number, wire, cache):
+        if hung:
+            return True
+        hung.append(cache)
+        wire.wait_closed(20)
+        return False
+    for cache in caches:
+        cache.hook = lambda number, wire, cache=cache: hook(number, wire, cache)
+    router = staged(t, io, *map(t.engine, caches), rescue_overdue=1,
+                    args=("--policy", "round-robin"))
+    for number in range(8):
+        equal(ask(router.address, "POST", CHAT, chat(50, number, stream=True)).status, 200)
+    answer = ask(router.address, "POST", CHAT, chat(5000, "cold", stream=True), seconds=30)
+    equal((answer.status, answer.complete), (200, True))
+    bad, = hung
+    good, = [cache for cache in caches if cache is not bad]
+    equal(len(bad.pieces), 1, "pieces of the engine that hangs")
+    check(len(good.pieces) >= 3, f"{len(good.pieces)} pieces of the other")
+    equal(metric(router, "rescued_total"), 1)
+    equal(metric(router, "engine_pieces"), 1, "left there")
+    before = len(bad.requests)
+    while len(bad.requests) == before:
+        equal(ask(router.address, "POST", CHAT, chat(50, time.monotonic(), stream=True)).status, 200)
+    idle(router)
+
+
+@on_both_loops
 def what_was_abandoned_stays_in_the_books_until_the_engine_moves(t, io):
     bad, good = Hanging(), Hanging()
     router = two(t, io, bad, good)
