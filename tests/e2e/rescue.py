@@ -131,7 +131,8 @@ def a_piece_in_an_engine_that_hangs_is_left_there_and_begun_elsewhere(t, io):
     equal(metric(router, "engine_pieces"), 1, "left there")
     before = len(bad.requests)
     while len(bad.requests) == before:
-        equal(ask(router.address, "POST", CHAT, chat(50, time.monotonic(), stream=True)).status, 200)
+        talk = chat(50, time.monotonic(), stream=True)
+        equal(ask(router.address, "POST", CHAT, talk).status, 200)
     idle(router)
 
 

@@ -434,6 +434,40 @@ def an_engine_that_dies_between_pieces_is_left(t, io):
 
 
 @on_both_loops
+def connections_that_break_and_caches_that_forget_cost_no_answer(t, io):
+    draw, caches = random.Random(5), [Caching(delay=0.002) for _ in range(3)]
+    for cache in caches:
+        def hook(number, wire, cache=cache):
+            luck = draw.random()
+            if 0.1 < luck < 0.2:
+                with cache.lock:
+                    cache.kept.clear()
+            return luck > 0.1
+        cache.hook = hook
+    router = staged(t, io, *map(t.engine, caches), stage_guard_off=0.001)
+    got, lock, left = [], threading.Lock(), list(range(30))
+
+    def client():
+        while True:
+            with lock:
+                if not left:
+                    return
+                seed = left.pop()
+            answer = ask(router.address, "POST", CHAT, chat(5000, seed), seconds=30)
+            got.append((seed, answer.status))
+    threads = [threading.Thread(target=client) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    equal(sorted(got), [(seed, 200) for seed in range(30)], "answers")
+    equal(sorted(request.body for cache in caches for request, _ in cache.requests),
+          sorted(json.dumps(chat(5000, seed)).encode() for seed in range(30)), "requests")
+    check(sum(len(c.pieces) for c in caches) > 60, "too few pieces")
+    idle(router)
+
+
+@on_both_loops
 def a_piece_refused_is_no_harm(t, io):
     cache = Caching()
     engine = t.engine()
