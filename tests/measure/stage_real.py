@@ -220,9 +220,10 @@ class Place:
 
 
 def engine_of(t, kind, *more):
+    """TEST_REAL_VLLM=URL, TEST_REAL_VLLM_CAP=URL and TEST_REAL_SGLANG=URL name running ones."""
     if kind == "llamacpp":
         return llamacpp(t, *OPTIONS[kind], wide=True)
-    given = os.environ.get("TEST_REAL_" + kind.upper()) if not more else None
+    given = os.environ.get("TEST_REAL_" + kind.upper() + ("_CAP" if more else ""))
     engine = Running(given) if given else started(kind, OPTIONS[kind] + more, wide=True)
     if not given:
         t.ends.append(engine.end)
@@ -316,11 +317,14 @@ def one_round(place, arm, pair, cold_tokens):
 def measure(t, kind, options):
     """One engine (with --cap two) and all its arms."""
     began = time.monotonic()
-    places = [Place(t, kind, engine_of(t, kind), "own")]
+    model_folder(wide=True)
+    wanted = {"own": ()}
     if options.cap and kind == "vllm":
-        places.append(Place(t, kind, engine_of(t, kind, *CAP), "cap"))
-    arms = [(arm if place.name == "own" else f"cap {arm}", place, arm)
-            for place in places for arm in options.arms.split(",")]
+        wanted["cap"] = CAP
+    engines = together(*(lambda more=more: engine_of(t, kind, *more) for more in wanted.values()))
+    places = [Place(t, kind, engine, name) for engine, name in zip(engines, wanted)]
+    arms = [(arm, places[0], arm) for arm in options.arms.split(",")]
+    arms += [("cap", place, "plain") for place in places[1:]]
     print(f"# {kind} {version_of(kind, places[0].engine)}: ready after "
           f"{time.monotonic() - began:.0f} s", flush=True)
     rounds = {name: [] for name, _, _ in arms}
@@ -338,7 +342,7 @@ def measure(t, kind, options):
             "arms": [{"name": name, **summary(rounds[name], rounds[first] if name != first
                                               else None)} for name, _, _ in arms]}
     if not options.no_checks:
-        told["checks"] = checks(places[0], options.cold)
+        told["checks"] = checks(places[0], options.cold // 2)
     told["seconds"] = time.monotonic() - began
     return told
 
