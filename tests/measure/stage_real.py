@@ -124,6 +124,8 @@ class Round:
     def __init__(self, router, base, seed, pair, cold_tokens, gap):
         self.router, self.base, self.seed = router, base, seed
         self.shorts, self.failures = [], []
+        self.before = (self.counted("requeue_closes"),
+                       self.counted("staged_guards", "requeue_guards"))
         stop = threading.Event()
         self.begun = time.monotonic()
         timing = random.Random(pair)
@@ -169,6 +171,10 @@ class Round:
         self._wait(COLD_AT)
         self.cold = Reply(self.router.address, CHAT, body)
 
+    def counted(self, *names):
+        """Of the region: they outlive a router."""
+        return int(sum(metric(self.router, f"{name}_total") for name in names))
+
     def told(self):
         window = [r for at, r in self.shorts if COLD_AT <= at <= COLD_AT + WINDOW]
         first, last = self.cold.begun, self.cold.begun + self.cold.ttft_s
@@ -176,7 +182,8 @@ class Round:
         return {
             "cold_ttft_s": self.cold.ttft_s, "prompt": self.cold.usage["prompt_tokens"],
             "cached": self.cold.cached, "pieces": line.get("pieces", 0),
-            "sends": line.get("sends", line.get("attempts", 1)),
+            "closes": self.counted("requeue_closes") - self.before[0],
+            "guards": self.counted("staged_guards", "requeue_guards") - self.before[1],
             "short_ttft_s": [r.ttft_s for r in window],
             "short_e2e_s": [r.seconds for r in window],
             "short_cached": min(r.cached for r in window),
@@ -278,7 +285,8 @@ def summary(rounds, base):
         "stream_gap_s": {"p50": quantile(gaps, 0.5), "p90": quantile(gaps, 0.9),
                          "max": max(gaps)},
         "prompt": rounds[0]["prompt"], "cached": [r["cached"] for r in rounds],
-        "pieces": [r["pieces"] for r in rounds], "sends": [r["sends"] for r in rounds],
+        "pieces": [r["pieces"] for r in rounds], "closes": [r["closes"] for r in rounds],
+        "guards": [r["guards"] for r in rounds],
         "short_cached": min(r["short_cached"] for r in rounds),
     }
     if base:
@@ -300,7 +308,7 @@ def row(name, told):
     parts = [name, f"{ttft['mean']:.2f}", f"{ttft['p50']:.2f}", f"{ttft['p90']:.2f}",
              f"{ttft['max']:.2f}", f"{told['cold_ttft_s']:.2f}", f"{told['short_e2e_s']:.2f}",
              f"{told['stream_gap_s']['p90']:.2f} / {told['stream_gap_s']['max']:.2f}",
-             f"{statistics.mean(told['pieces']):.0f}",
+             f"{statistics.mean(told['pieces']):.0f}", f"{statistics.mean(told['closes']):.1f}",
              f"{100 * statistics.mean(told['cached']) / told['prompt']:.0f} %"]
     parts += [f"{ratio['short_p90']:.2f}", f"{ratio['cold']:.2f}"] if ratio else ["", ""]
     return "| " + " | ".join(parts) + " |"
@@ -334,8 +342,9 @@ def measure(t, kind, options):
             told = one_round(place, arm, pair, options.cold)
             rounds[name].append(told)
             print(f"# pair {pair}, {name}: cold {told['cold_ttft_s']:.2f} s, short p90 "
-                  f"{quantile(told['short_ttft_s'], 0.9):.2f} s, {told['pieces']} pieces, "
-                  f"{told['cached']} of {told['prompt']} cached", flush=True)
+                  f"{quantile(told['short_ttft_s'], 0.9):.2f} s, {told['pieces']} pieces, taken "
+                  f"back {told['closes']} times, {told['cached']} of {told['prompt']} cached",
+                  flush=True)
     first = arms[0][0]
     told = {"engine": kind, "version": version_of(kind, places[0].engine),
             "date": time.strftime("%Y-%m-%d %H:%M"), "load": os.getloadavg(),
@@ -349,9 +358,9 @@ def measure(t, kind, options):
 
 def show(told):
     print(f"\n{told['engine']} {told['version']}, {told['date']}, {told['seconds']:.0f} s\n")
-    print("| arm | short turns' TTFT mean | p50 | p90 | max | cold TTFT | turn's end | "
-          "stream's gaps p90 / max | pieces | request cached | p90 ratio | cold ratio |\n|" +
-          "---|" * 12)
+    print("| arm | turns' TTFT mean | p50 | p90 | max | cold TTFT | turn's end | "
+          "stream's gaps p90 / max | pieces | taken back | request cached | p90 ratio | "
+          "cold ratio |\n|" + "---|" * 13)
     for arm in told["arms"]:
         print(row(arm["name"], arm))
     found = told.get("checks")
