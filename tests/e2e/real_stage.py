@@ -8,6 +8,7 @@ import json
 import os
 import random
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "real"))
@@ -89,7 +90,7 @@ def codex(seed):
 
 # ---- the router, and what its engine says ----
 
-def staged(t, kind, hide=(), deaf=(), watched=True):
+def staged(t, kind, hide=(), deaf=(), watched=True, mode="pieces"):
     """Engine, witness, router; an agent beside it if watched."""
     engine = FLEET.engine(t, kind)
     witness = Witness(engine, hide, deaf)
@@ -98,7 +99,7 @@ def staged(t, kind, hide=(), deaf=(), watched=True):
         agent(t, kind, engine.url)
         until(t, kind, lambda s: s["health"] == "up" and s["kind"] == kind and
               s["fields"].get("running") == 0, "up, and idle", 60)
-    lines = ["[router]", "debug_headers = on", "[stage]", "stage = pieces", "stage_alone = 0",
+    lines = ["[router]", "debug_headers = on", "[stage]", f"stage = {mode}", "stage_alone = 0",
              "cold_tokens = 2000", f"[engine {kind}]", f"url = {witness.url}",
              f"kind = {kind}", f"step_budget = {STEP}"]
     front = t.router(args=("-c", t.write("staged.conf", "\n".join(lines) + "\n")))
@@ -287,6 +288,35 @@ def a_client_that_leaves_between_pieces_frees_the_engine(t, kind):
     equal(len(witness.others()), 0, "requests that reached the engine")
     answer, pieces = asked(front, witness, CHAT, greedy(*talk(fresh())))
     check(len(pieces) >= 4, f"{len(pieces)} pieces of the next")
+
+
+# ---- taken back ----
+
+@real
+def a_prompt_taken_back_from_vllm_is_sent_again_and_says_the_same(t):
+    engine, witness, front = staged(t, "vllm", mode="requeue")
+    for _ in range(5):
+        body = dict(greedy(*talk(fresh(), 9, 550), tokens=12, stream=True),
+                    stream_options={"include_usage": True})
+        told = []
+        cold = threading.Thread(target=lambda: told.append(
+            post(front.address, CHAT, json.dumps(body), seconds=100)), daemon=True)
+        cold.start()
+        while cold.is_alive():
+            time.sleep(0.5)
+            short = post(front.address, CHAT, greedy(user(prose(50, fresh()))), seconds=100)
+            equal((short.status, len(said(short)) > 0), (200, True), "a short one")
+        answer, closes = told[0], metric(front, "requeue_closes_total")
+        sent = [a for r, a in witness.others() if r.body == json.dumps(body).encode()]
+        print(f"# taken back {closes:g} times, sent {len(sent)} times, "
+              f"{cached(answer)} of {usage(answer)['prompt_tokens']} cached", flush=True)
+        if closes:
+            break
+    check(closes >= 1, f"never taken back; {decisions(front)}")
+    equal((answer.status, answer.complete, len(sent)), (200, True, closes + 1), "times sent")
+    reference = post(engine.address, CHAT, untouched("vllm", engine, body), seconds=100)
+    equal(said(answer), said(reference), "text")
+    settled(front)
 
 
 # ---- the guard ----
