@@ -155,6 +155,25 @@ def what_was_abandoned_stays_in_the_books_until_the_engine_moves(t, io):
 
 
 @on_both_loops
+def an_agent_that_sees_the_engine_idle_clears_its_books(t, io):
+    bad, good, running = Hanging(), Hanging(), [1]
+    router = two(t, io, bad, good)
+    t.engines[0].answers["/metrics"] = lambda: response_bytes(200, "".join(
+        f'vllm:{name}{{model_name="m"}} {value}\n' for name, value in (
+            ("num_requests_running", running[0]), ("num_requests_waiting", 0))))
+    t.start("turnward-agent", "--engine", f"e0={t.engines[0].url}", "--kind", "vllm", "--period",
+            "20", "--region", t.region)
+    eventually(lambda: metric(router, "agent_running") == 1, 5, "the agent is read")
+    thread, box = stuck(router, bad)
+    thread.join(15)
+    equal(box[0].status, 200)
+    time.sleep(0.5)
+    equal(metric(router, 'engine_pieces{engine="e0"}'), 1, "left in the engine")
+    running[0] = 0
+    idle(router)
+
+
+@on_both_loops
 def a_second_engine_that_answers_otherwise_cuts_the_stream(t, io):
     bad, good = Hanging(), Hanging()
     router = two(t, io, bad, good)
