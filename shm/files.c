@@ -34,11 +34,6 @@ static int hold_or_renew(struct region_file *ret_file, const struct region *regi
 
 /* ---- engine.NAME ---- */
 
-struct engine_layout {
-	SLOT(struct engine_state) state;
-	SLOT(struct engine_info) info;
-};
-
 static uint64_t engine_fingerprint(void)
 {
 	uint64_t h = region_fingerprint(0, "engine", sizeof(struct engine_layout));
@@ -49,11 +44,6 @@ static uint64_t engine_fingerprint(void)
 #undef FOLD
 	h = region_fingerprint(h, "info.models", offsetof(struct engine_info, models));
 	return region_fingerprint(h, "info", sizeof(struct engine_info));
-}
-
-static struct engine_layout *engine_layout(const struct engine_file *file)
-{
-	return region_payload(&file->file);
 }
 
 static int engine_file_name(char ret_name[64], const char *engine, char *error)
@@ -100,26 +90,20 @@ void engine_file_drop(struct engine_file *file)
 void engine_file_publish(struct engine_file *file, const struct engine_state *state)
 {
 	assert(file->file.writable);
-	SLOT_PUBLISH(&engine_layout(file)->state, state);
+	SLOT_PUBLISH(&engine_file_layout(file)->state, state);
 }
 
 void engine_file_publish_info(struct engine_file *file, const struct engine_info *info)
 {
 	assert(file->file.writable);
-	SLOT_PUBLISH(&engine_layout(file)->info, info);
-}
-
-int engine_file_read(const struct engine_file *file, struct engine_state *ret_state,
-		     uint64_t *ret_seq)
-{
-	return SLOT_READ(&engine_layout(file)->state, ret_state, ret_seq);
+	SLOT_PUBLISH(&engine_file_layout(file)->info, info);
 }
 
 /* Strings come from another process: close them and bound the list before anybody walks it. */
 int engine_file_read_info(const struct engine_file *file, struct engine_info *ret_info,
 			  uint64_t *ret_seq)
 {
-	int r = SLOT_READ(&engine_layout(file)->info, ret_info, ret_seq);
+	int r = SLOT_READ(&engine_file_layout(file)->info, ret_info, ret_seq);
 
 	if (r < 0)
 		return r;
@@ -132,21 +116,6 @@ int engine_file_read_info(const struct engine_file *file, struct engine_info *re
 	for (int i = 0; i < STATE_MODELS_MAX; i++)
 		ret_info->models[i][sizeof(ret_info->models[i]) - 1] = 0;
 	return 0;
-}
-
-void engine_file_prefetch(const struct engine_file *file)
-{
-	slot_prefetch(&engine_layout(file)->state.head);
-}
-
-void engine_file_prefetch_state(const struct engine_file *file)
-{
-	slot_prefetch_copy(&engine_layout(file)->state.head, sizeof(struct engine_state));
-}
-
-uint64_t engine_file_seq(const struct engine_file *file)
-{
-	return slot_seq(&engine_layout(file)->state.head);
 }
 
 /* ---- latency ---- */

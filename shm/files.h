@@ -26,6 +26,16 @@ struct engine_file {
 	struct region_file file;
 };
 
+struct engine_layout {
+	SLOT(struct engine_state) state;
+	SLOT(struct engine_info) info;
+};
+
+static inline struct engine_layout *engine_file_layout(const struct engine_file *file)
+{
+	return (struct engine_layout *)region_payload(&file->file);
+}
+
 /* Like latency_file_hold(): 0 with `error` "", or the reason why a dead writer's file of another
  * layout was made anew. */
 int engine_file_hold(struct engine_file *ret, const struct region *region, const char *engine,
@@ -36,17 +46,31 @@ void engine_file_drop(struct engine_file *file);
 void engine_file_publish(struct engine_file *file, const struct engine_state *state);
 void engine_file_publish_info(struct engine_file *file, const struct engine_info *info);
 
-/* 0, -ENODATA, -EAGAIN: as slot_read(). */
-int engine_file_read(const struct engine_file *file, struct engine_state *ret_state,
-		     uint64_t *ret_seq);
+/* 0, -ENODATA, -EAGAIN: as slot_read(). This and the next three are a decision's, hence inline. */
+static inline int engine_file_read(const struct engine_file *file, struct engine_state *ret_state,
+				   uint64_t *ret_seq)
+{
+	return SLOT_READ(&engine_file_layout(file)->state, ret_state, ret_seq);
+}
 int engine_file_read_info(const struct engine_file *file, struct engine_info *ret_info,
 			  uint64_t *ret_seq);
+
 /* For many engines at once: the first for all, then the second for all, then the reads; all wait
  * for memory together, twice, and ask for no line that is not read. */
-void engine_file_prefetch(const struct engine_file *file);
-void engine_file_prefetch_state(const struct engine_file *file);
+static inline void engine_file_prefetch(const struct engine_file *file)
+{
+	slot_prefetch(&engine_file_layout(file)->state.head);
+}
+static inline void engine_file_prefetch_state(const struct engine_file *file)
+{
+	slot_prefetch_copy(&engine_file_layout(file)->state.head, sizeof(struct engine_state));
+}
+
 /* The number of the newest state: as at the last read = nothing new is there. */
-uint64_t engine_file_seq(const struct engine_file *file);
+static inline uint64_t engine_file_seq(const struct engine_file *file)
+{
+	return slot_seq(&engine_file_layout(file)->state.head);
+}
 
 /* ---- latency: the probe's windows; the router's own timing has the same record ---- */
 
