@@ -2,7 +2,6 @@
 """Requeue on live connections: cold prompts are taken back while others wait, and sent again."""
 import json
 import os
-import random
 import signal
 import sys
 import threading
@@ -31,6 +30,15 @@ def later(function):
 
 def send(router, body, target=CHAT, seconds=30, fields=()):
     return later(lambda: ask(router.address, "POST", target, body, fields, seconds=seconds))
+
+
+def delaying(engine, stuck):
+    """The same engine, with short requests that wait until they are let go."""
+    def script(wire, request):
+        if len(request.body) < 4000 and request.target == CHAT:
+            stuck.wait(15)
+        return engine(wire, request)
+    return script
 
 
 def taken_back(router, engine, body, target=CHAT, fields=(("x-request-id", "cold"),)):
@@ -133,14 +141,7 @@ def the_number_of_sends_is_bounded_however_many_come(t, io):
 def it_returns_in_time_though_the_others_still_wait(t, io):
     engine = Queueing()
     stuck = threading.Event()
-    inner = t.engine(engine)
-
-    def script(wire, request):
-        if len(request.body) < 4000 and request.target == CHAT:
-            stuck.wait(15)
-        return engine(wire, request)
-    inner.script = script
-    router = yielding(t, io, inner)
+    router = yielding(t, io, t.engine(delaying(engine, stuck)))
     cold = send(router, json.dumps(chat(stream=True)))
     eventually(lambda: engine.colds, 5, "it is in the engine")
     short = send(router, chat(300))
@@ -238,14 +239,7 @@ def an_engine_that_names_no_cached_tokens_is_judged_by_its_time(t, io):
 def a_client_that_leaves_while_it_is_away_leaves_nothing_behind(t, io):
     engine = Queueing()
     stuck = threading.Event()
-    inner = t.engine()
-
-    def script(wire, request):
-        if len(request.body) < 4000 and request.target == CHAT:
-            stuck.wait(15)
-        return engine(wire, request)
-    inner.script = script
-    router = yielding(t, io, inner, requeue_patience=40)
+    router = yielding(t, io, t.engine(delaying(engine, stuck)), requeue_patience=40)
     wire = dial(router.address)
     wire.send(request_bytes("POST", CHAT, json.dumps(chat(stream=True))))
     eventually(lambda: engine.colds, 5, "it is in the engine")
@@ -326,27 +320,8 @@ def a_worker_killed_while_it_is_away_leaves_nothing_behind(t, io):
 def clients_that_leave_at_any_time_leave_nothing_behind(t, io):
     engine = Queueing()
     router = yielding(t, io, t.engine(engine), requeue_run=0.02, step_budget=64, cold_slots=2)
-    draw = random.Random(11)
-    runs, lock = [0], threading.Lock()
-    over = time.monotonic() + 12
-
-    def leave():
-        while True:
-            with lock:
-                runs[0] += 1
-                number = runs[0]
-            if number > 100 or time.monotonic() > over:
-                return
-            wire = dial(router.address)
-            wire.send(request_bytes("POST", CHAT, json.dumps(
-                chat(3000 if number % 3 else 300, number, stream=number % 2 == 0))))
-            time.sleep(draw.random() * 0.2)
-            wire.reset() if number % 2 else wire.close()
-    threads = [threading.Thread(target=leave) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    leave(router, 100, lambda number: chat(3000 if number % 3 else 300, number,
+                                           stream=number % 2 == 0), 0.2)
     engine.go.set()
     idle(router)
     check(metric(router, "requeue_closes_total") > 5, "too few were taken back")

@@ -531,25 +531,7 @@ def leavers(t, io, number_of):
     """So many clients leave at random moments; what the engine gets of each stops with it."""
     cache = Caching(delay=0.004)
     router = staged(t, io, t.engine(cache), cold_slots=0)
-    draw = random.Random(8)
-    runs, lock = [0], threading.Lock()
-
-    def leave():
-        while True:
-            with lock:
-                runs[0] += 1
-                number = runs[0]
-            if number > number_of:
-                return
-            wire = dial(router.address)
-            wire.send(request_bytes("POST", CHAT, json.dumps(chat(3000, number))))
-            time.sleep(draw.random() * 0.05)
-            wire.reset() if number % 2 else wire.close()
-    threads = [threading.Thread(target=leave) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    leave(router, number_of, lambda number: chat(3000, number), 0.05)
     idle(router)
     pieces = len(cache.pieces)
     time.sleep(0.2)

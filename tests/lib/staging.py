@@ -138,6 +138,27 @@ def staged(t, io, *engines, kind="vllm", mode="pieces", alone="0", args=(), **se
     return router
 
 
+def leave(router, number_of, talk, most_s):
+    """So many clients, four at a time, each leaving at a random moment, closing or resetting."""
+    draw, left, lock = random.Random(8), list(range(number_of)), threading.Lock()
+
+    def client():
+        while True:
+            with lock:
+                if not left:
+                    return
+                number = left.pop()
+            wire = dial(router.address)
+            wire.send(request_bytes("POST", CHAT, json.dumps(talk(number))))
+            time.sleep(draw.random() * most_s)
+            wire.reset() if number % 2 else wire.close()
+    threads = [threading.Thread(target=client) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 class Queueing(Caching):
     """vLLM's other half: the head comes at once, prompts are computed one after the other, and a
     close ends a long one and keeps half of it. `go`: long prompts are computed."""
