@@ -330,7 +330,7 @@ def settled(router):
         state.clear()
         state.update(metrics(router))
         pools = {p: state[f'memory_blocks{{pool="{p}"}}']
-                 for p in ("bodies", "scans", "routes", "heads", "exchanges", "outs")}
+                 for p in ("bodies", "scans", "routes", "asked", "heads", "exchanges", "outs")}
         return state["requests_inflight"] == 0 and state["engine_inflight_requests"] == 0 and \
             state["engine_decoding_sequences"] == 0 and state["connections"] <= 1 and \
             pools.pop("exchanges") <= 1 and pools.pop("heads") <= 1 and not any(pools.values())

@@ -134,10 +134,10 @@ def at_rest(world, descriptors=None):
     conserved(world)
     told = world.metrics()
     pools = {pool: told[f'turnward_memory_blocks{{pool="{pool}"}}']
-             for pool in ("bodies", "heads", "outs", "exchanges", "scans", "routes")}
+             for pool in ("bodies", "heads", "outs", "exchanges", "scans", "routes", "asked")}
     # The question itself is an exchange and its head.
-    equal(pools, {"bodies": 0, "heads": 1, "outs": 0, "exchanges": 1, "scans": 0, "routes": 0},
-          "blocks in use")
+    equal(pools, {"bodies": 0, "heads": 1, "outs": 0, "exchanges": 1, "scans": 0, "routes": 0,
+                  "asked": 0}, "blocks in use")
     for engine in world.engines:
         eventually(lambda e=engine: running_at(e) == 0, 15, f"{engine.address} has nothing to do")
 
