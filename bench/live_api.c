@@ -23,8 +23,8 @@ static const char *const texts[] = {
 };
 /* What follows the conversation; the model's name and the longest answer go in. */
 static const char *const tails[] = {
-	[LIVE_API_chat] = "],\"model\":\"%s\",\"max_tokens\":%u,\"stream\":true,"
-			  "\"stream_options\":{\"include_usage\":true}}",
+	[LIVE_API_chat] = ("],\"model\":\"%s\",\"max_tokens\":%u,\"stream\":true,"
+			   "\"stream_options\":{\"include_usage\":true}}"),
 	[LIVE_API_messages] = "],\"model\":\"%s\",\"max_tokens\":%u,\"stream\":true}",
 	[LIVE_API_responses] =
 		"],\"model\":\"%s\",\"max_output_tokens\":%u,\"stream\":true,\"store\":false}",
