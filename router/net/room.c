@@ -106,6 +106,8 @@ void staging_restarted(struct worker *w, struct engine *e)
 
 /* ---- waiting ---- */
 
+/* One worker decides for a region (the lock on its `router` file), so its ledger is all of them. */
+
 static void let_go(struct worker *w, struct exchange *x)
 {
 	if (!x->wait.waiting)
