@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from harness import *  # noqa: E402,F403
 
 TRACE = os.path.join(ROOT, "bench/traces/claude_code.jsonl")
-TINY = ("--requests", 24, "--rate", 4, "--think-max", 3, "--sessions", TRACE, "--speed", 20)
+TINY = ("--requests", 16, "--rate", 4, "--turns", 3, "--sessions", TRACE, "--speed", 20)
 TIMES = (("ttft_s", "mean"), ("ttft_s", "p50"), ("ttft_s", "p90"), ("ttft_s", "p99"),
          ("heavy_t2_mean_s",), ("cold_ttft_s", "p90"), ("e2e_s", "mean"), ("e2e_s", "p50"),
          ("tpot_s", "mean"), ("tpot_s", "p90"))
@@ -92,7 +92,7 @@ def staging_is_compared_in_pairs(t):
 
 
 def played_by(t, api):
-    told = told_of(t, "staging", "--pairs", 1, "--api", api, "--workload", "sessions")
+    told = told_of(t, "staging", "--pairs", 1, "--api", api, "--workload", "design")
     equal(told["api"], api, "API")
     judge_load(told["workloads"][0], ["plain", "staged"])
 
