@@ -75,7 +75,7 @@ SCAN_INLINE __u64 scan_mask(__u64 found, __u64 bit)
 
 /*
  * Both are bytes, which the verifier knows to stay within the table. A row for each state and byte
- * takes 64 KiB; sharing columns costs a second look-up for every byte, and measurably more time.
+ * takes 64 KiB; sharing columns would cost a second look-up for every byte.
  */
 #define SCAN_NEXT(next, state, byte) (next)[(state) << 8 | (byte)]
 _Static_assert(SCAN_STATES == 256, "a state is a byte");
