@@ -9,9 +9,9 @@ with the keys of its arm: plain (stage = off), pieces, half (pieces of half a st
 round a stream decodes all along, a turn of +200 tokens on a cached session of 5,000 comes every
 second (llama.cpp: every two), and at 2.2 s a cold prompt. The arms take turns in an order that
 rotates; every text is fresh, and arrival times are the same in all arms of a pair. With --cap a
-second vLLM that has a cap of its own (a quarter of a step) takes turns with the first. The checks
-after it are not timed: what each piece and the request found cached, and whether greedy text is the
-same without pieces.
+second vLLM that has a cap of its own (a quarter of a step) takes turns with the first. With --json
+everybody's log lies beside it. The checks after it are not timed: what each piece and the request
+found cached, and whether greedy text is the same without pieces.
 """
 import argparse
 import json
@@ -353,7 +353,17 @@ def measure(t, kind, options):
     if not options.no_checks:
         told["checks"] = checks(places[0], options.cold // 2)
     told["seconds"] = time.monotonic() - began
+    if options.json:
+        keep_logs(f"{options.json}.{kind}.log", engines, t.processes)
     return told
+
+
+def keep_logs(path, engines, processes):
+    """What engine, agent and routers said: where a round that went wrong is explained."""
+    own = [p for p in (getattr(engine, "process", None) for engine in engines) if p]
+    with open(path, "w", encoding="utf-8") as file:
+        for process in own + processes:
+            file.writelines(f"{process.name}: {line}\n" for line in process.out + process.err)
 
 
 def show(told):
