@@ -891,14 +891,18 @@ static bool event(struct chat_scan *scan, const uint8_t **p, const uint8_t *end)
 	return true;
 }
 
-/* A byte order mark in front of the body says nothing; engines' JSON readers take it. */
-static const uint8_t *skip_mark(const struct chat_scan *scan, const uint8_t *p, const uint8_t *end)
-{
-	static const uint8_t mark[] = { 0xef, 0xbb, 0xbf };
+static const uint8_t byte_order_mark[] = { 0xef, 0xbb, 0xbf };
 
-	for (uint64_t at = scan->req.body_bytes; p < end && at < sizeof(mark) && *p == mark[at];
-	     at++)
+/* In front of the body it says nothing; engines' JSON readers take it. */
+static const uint8_t *skip_mark(struct chat_scan *scan, const uint8_t *p, const uint8_t *end)
+{
+	if (scan->mark < scan->req.body_bytes) /* something else has come */
+		return p;
+	while (p < end && scan->mark < sizeof(byte_order_mark) &&
+	       *p == byte_order_mark[scan->mark]) {
+		scan->mark++;
 		p++;
+	}
 	return p;
 }
 
@@ -907,6 +911,8 @@ void chat_scan_step(struct chat_scan *scan, const void *bytes, size_t len)
 	const uint8_t *end = (const uint8_t *)bytes + len, *p = skip_mark(scan, bytes, end);
 
 	scan->req.body_bytes += len;
+	if (p < end && scan->mark % sizeof(byte_order_mark)) /* a part of one is no mark */
+		give_up(scan);
 	if (scan->req.unreadable)
 		return;
 	while (p < end) {

@@ -109,6 +109,7 @@ struct chat_scan {
 	uint64_t identity_messages; /* up to the first user message */
 	uint32_t n, best_of, messages, assistants, prompts;
 	uint8_t max_tokens_rank;
+	uint8_t mark;              /* bytes of a byte order mark in front */
 	uint8_t now;               /* enum chat_part that content goes to */
 	uint8_t key;               /* of the value being read */
 	uint8_t sink;              /* what the current string is for */

@@ -333,6 +333,21 @@ static void a_byte_order_mark_in_front_says_nothing(void **state)
 		assert_int_equal(result.req.brace, 3);
 	}
 	assert_true(read_body(" \xef\xbb\xbf{}")->unreadable);
+	assert_true(read_body("\xef{}")->unreadable);
+}
+
+static void the_rest_of_a_byte_order_mark_is_none(void **state)
+{
+	static const char body[] = "{\xbb\"text\":\"abc\"}", late[] = " \xbb{}";
+	struct result result;
+
+	for (size_t step = 0; step < 5; step++) {
+		scan_in(body, sizeof(body) - 1, step, &result);
+		assert_true(result.req.unreadable);
+		assert_int_equal(result.req.content_bytes, 0);
+		scan_in(late, sizeof(late) - 1, step, &result);
+		assert_true(result.req.unreadable);
+	}
 }
 
 static void of_a_repeated_key_the_last_counts(void **state)
@@ -932,6 +947,7 @@ int main(void)
 		CLAIM(a_block_hashes_alike_by_every_way),
 		CLAIM(the_model_is_unescaped_and_bounded),
 		CLAIM(a_byte_order_mark_in_front_says_nothing),
+		CLAIM(the_rest_of_a_byte_order_mark_is_none),
 		CLAIM(of_a_repeated_key_the_last_counts),
 		CLAIM(the_stronger_session_field_wins),
 		CLAIM(a_session_id_is_cut_at_its_limit),
