@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Which engines get work: what shuts and opens one, and that the last one is always asked."""
+import contextlib
 import os
 import sys
 import threading
@@ -216,23 +217,60 @@ def a_probe_alone_does_not_shut_an_engine_that_answers(t, io):
 
 # ---- engines that die ----
 
+class Ending(Switch):
+    """From end() on it closes each connection that rests, and no request under way is hurt."""
+
+    def __init__(self):
+        super().__init__()
+        self.lock, self.resting, self.ended = threading.Lock(), set(), False
+
+    def __call__(self, wire, request):
+        with self.lock:
+            self.resting.discard(wire)
+        super().__call__(wire, request)
+        with self.lock:
+            self.resting.add(wire)
+            if self.ended:
+                wire.half_close()
+        return True
+
+    def end(self):
+        with self.lock:
+            self.ended = True
+            for wire in self.resting:
+                with contextlib.suppress(OSError):
+                    wire.half_close()
+
+
 @on_both_loops
 def half_the_engines_dead_under_load_cost_no_request_that_was_not_sent(t, io):
-    engines = [t.engine(Switch()) for _ in range(4)]
+    switches = [Ending() for _ in range(4)]
+    engines = [t.engine(switch) for switch in switches]
     router = t.router(*engines, args=settings(io, policy="round-robin"))
-    results, stop = [], threading.Event()
+    results, stop, go = [], threading.Event(), threading.Event()
+    under_way = threading.Semaphore(4)
 
     def client():
         while not stop.is_set():
-            results.extend(send(router))
+            go.wait()
+            with under_way:
+                if go.is_set():
+                    results.extend(send(router))
     threads = [threading.Thread(target=client) for _ in range(4)]
     for thread in threads:
         thread.start()
+    go.set()
     eventually(lambda: len(results) > 50)
+    go.clear()
+    for _ in threads:  # a connection that no engine has taken yet would take a request with it
+        under_way.acquire()
     for engine in engines[:2]:
-        engine.refuse()  # new connections fail; what is under way goes on
-        for wire in list(engine.open):
-            wire.half_close()
+        engine.refuse()
+    under_way.release(4)
+    go.set()
+    eventually(lambda: len(results) > 60)
+    for switch in switches[:2]:
+        switch.end()
     seen = len(results)
     eventually(lambda: len(results) > seen + 200, 30)
     stop.set()
