@@ -4,18 +4,11 @@
 #include "router/net/staging.h"
 #include "router/route.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { DISPATCH_ATTEMPTS_MAX = STATE_ENGINES_MAX };
-
-static struct engine *engine_of(struct worker *w, const struct exchange *x)
-{
-	assert(x->engine >= 0 && (uint32_t)x->engine < w->engines_nr);
-	return &w->engines[x->engine];
-}
 
 /* Connects to x->engine, or takes a link that rests. */
 enum conn_state dispatch_start(struct worker *w, struct conn *c, int fresh)

@@ -9,6 +9,15 @@
 #include "router/net/conn.h"
 #include "router/worker.h"
 
+#include <assert.h>
+
+/* The engine that a request was given to; it must have one. */
+static inline struct engine *engine_of(struct worker *w, const struct exchange *x)
+{
+	assert(x->engine >= 0 && (uint32_t)x->engine < w->engines_nr);
+	return &w->engines[x->engine];
+}
+
 /* What an entry of the state table is: does one event's work, returns the next state. */
 typedef enum conn_state conn_action(struct worker *w, struct conn *c, const struct conn_input *in);
 

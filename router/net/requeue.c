@@ -10,12 +10,6 @@
 #include <assert.h>
 #include <stddef.h>
 
-static struct engine *engine_of(struct worker *w, const struct exchange *x)
-{
-	assert(x->engine >= 0 && (uint32_t)x->engine < w->engines_nr);
-	return &w->engines[x->engine];
-}
-
 static struct exchange *exchange_of(struct requeue_cold *cold)
 {
 	return (struct exchange *)((char *)cold - offsetof(struct exchange, yields));

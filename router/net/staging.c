@@ -22,12 +22,6 @@ static const uint64_t TOKENISE_NS = 10ull * NS_PER_S; /* 100k tokens take 0.3 s 
 static const uint64_t SAMPLE_NS = 20 * NS_PER_MS;     /* beyond an agent's period */
 static const uint64_t SAMPLE_MAX_NS = NS_PER_S;
 
-static struct engine *engine_of(struct worker *w, const struct exchange *x)
-{
-	assert(x->engine >= 0 && (uint32_t)x->engine < w->engines_nr);
-	return &w->engines[x->engine];
-}
-
 /* ---- whether ---- */
 
 static uint64_t guard_key(const struct exchange *x, const struct staging *st)
