@@ -70,7 +70,7 @@ int table_erase(struct table *table, uint64_t key);
 void table_prefetch(const struct table *table, uint64_t key);
 
 /* Any process: 0 with a whole, checked copy; -ENOENT; -EAGAIN if the entry kept changing or is
- * torn. */
+ * torn. The writer checked them all when it attached and copies at once. */
 int table_read(const struct table *table, uint64_t key, void *ret_payload, uint64_t *ret_stamp);
 
 /*

@@ -35,13 +35,38 @@ static inline void word_set(_Atomic uint64_t *word, uint64_t value)
 	STEP();
 }
 
+#if !defined(WORDS_ONLY) && !defined(SHM_STEP_HOOK)
+/* Two words a store; x86-64 keeps stores in order. Returns how many words are done. */
+static inline size_t words_put_pairs(_Atomic uint64_t *to, const uint8_t *bytes, size_t words)
+{
+	typedef uint64_t pair __attribute__((vector_size(16), may_alias, aligned(8)));
+	volatile pair *pairs = (volatile pair *)to;
+	size_t i;
+
+	atomic_signal_fence(memory_order_seq_cst);
+	for (i = 0; i < words / 2; i++) {
+		pair two;
+
+		memcpy(&two, bytes + 16 * i, 16);
+		pairs[i] = two;
+	}
+	atomic_signal_fence(memory_order_seq_cst);
+	return 2 * i;
+}
+#else
+static inline size_t words_put_pairs(_Atomic uint64_t *to, const uint8_t *bytes, size_t words)
+{
+	return 0;
+}
+#endif
+
 /* `size` bytes; a last word that is not whole is padded with zeroes. */
 static inline void words_put(_Atomic uint64_t *to, const void *from, size_t size)
 {
 	const uint8_t *bytes = from;
 	size_t i;
 
-	for (i = 0; i < size / 8; i++) {
+	for (i = words_put_pairs(to, bytes, size / 8); i < size / 8; i++) {
 		uint64_t w;
 
 		memcpy(&w, bytes + 8 * i, 8);
