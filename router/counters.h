@@ -26,6 +26,8 @@
 	X(staged_requests, "long prompts that were sent in pieces")                                \
 	X(staged_pieces, "pieces of prompts sent to engines, no users' requests")                  \
 	X(staged_pieces_cached_tokens, "of pieces, prompt tokens that were served from a cache")   \
+	X(staged_passed, "requests that went ahead of prompts in pieces, held or taken back")      \
+	X(staged_passed_us, "prefill of these that they did not wait for, by the model")           \
 	X(staged_given_up, "of these prompts, sent on whole after some pieces")                    \
 	X(staged_tokenised, "prompts that engines were asked to tokenise")                         \
 	X(staged_guards, "times that staging was switched off, for a shape or an engine")          \

@@ -505,6 +505,18 @@ void route_send(struct worker *w, struct exchange *x, uint32_t prompt_tokens,
 	dispatch(w, x);
 }
 
+/* What cold prompts let through, and what it is spared by that: their prefill, were they whole. */
+static void note_passed(struct worker *w, const struct exchange *x, const struct policy_engine *p)
+{
+	double rest = (double)p->staged_rest_tokens;
+
+	if (!x->generates || rest <= 0 || x->route->uncached_tokens > w->params.long_tokens)
+		return;
+	count(&w->counters, COUNTER_staged_passed, 1);
+	count(&w->counters, COUNTER_staged_passed_us,
+	      (uint64_t)(policy_prefill_s(&w->params, p, rest, rest) * 1e6));
+}
+
 /*
  * The choice is made: into the books, before the request's first byte leaves. Nothing lies between
  * the two, so there is nothing to ask again; what is held after its choice asks policy_reprice().
@@ -527,8 +539,10 @@ static void commit(struct worker *w, struct exchange *x, const struct policy_req
 	r->ticket = ticket_of(w, x, &engines[choice->engine], e->index);
 	x->engine = choice->engine;
 	staging_comes(w, x, e->index, r->uncached_tokens);
-	if (!staging_choose(w, x, &engines[choice->engine], r->ticket.prefill_s))
+	if (!staging_choose(w, x, &engines[choice->engine], r->ticket.prefill_s)) {
+		note_passed(w, x, &engines[choice->engine]);
 		dispatch(w, x);
+	}
 	if (x->generates && view_moves(request, choice))
 		count(&w->counters, COUNTER_migrations, 1);
 	view_budget_spend(&w->moves, choice);

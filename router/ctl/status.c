@@ -56,12 +56,17 @@ static void print_staging(const struct status *s)
 	uint64_t waits = status_counter(s, "cold_waits");
 	uint64_t yields = status_counter(s, "requeue_requests");
 	uint64_t rescued = status_counter(s, "rescued");
+	uint64_t passed = status_counter(s, "staged_passed");
 
 	if (yields)
 		printf("requeue: %lu prompts gave way, %lu times taken back; switched off %lu "
 		       "times\n",
 		       (unsigned long)yields, (unsigned long)status_counter(s, "requeue_closes"),
 		       (unsigned long)status_counter(s, "requeue_guards"));
+	if (passed)
+		printf("%lu requests went ahead of cold prompts, spared %.1f s of prefill each\n",
+		       (unsigned long)passed,
+		       (double)status_counter(s, "staged_passed_us") * 1e-6 / (double)passed);
 	if (rescued)
 		printf("rescue: %lu requests left engines that hung\n", (unsigned long)rescued);
 	if (staged == 0 && waits == 0)

@@ -597,6 +597,10 @@ def one_cold_prompt_at_a_time_and_short_ones_pass(t, io):
     equal(metric(router, "engine_held_requests"), 2)
     equal(ask(router.address, "POST", CHAT, chat(300)).status, 200, "a short one")
     equal(len(inside), 1, "pieces in the engine")
+    equal(metric(router, "staged_passed_total"), 1, "what went ahead of them")
+    # Of the first all but its first piece, of the other two everything: some 11,000 tokens.
+    spared = metric(router, "staged_passed_seconds_total")
+    equal(2 < spared < 8, True, f"{spared} s of prefill spared, at 4,000 tokens a second")
     wire = dial(router.address)  # one more waits, and leaves
     wire.send(request_bytes("POST", CHAT, json.dumps(chat(4000, 9))))
     eventually(lambda: metric(router, "cold_waiting") == 3, 5, "it waits")
