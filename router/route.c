@@ -100,7 +100,8 @@ uint64_t route_seed(const struct worker *w)
 
 int route_is_own(const struct http_route *target)
 {
-	return target->path == HTTP_PATH_MODELS || target->path == HTTP_PATH_HEALTH;
+	return target->path == HTTP_PATH_MODELS || target->path == HTTP_PATH_MODEL ||
+	       target->path == HTTP_PATH_HEALTH;
 }
 
 /* ---- who asks ---- */

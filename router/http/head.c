@@ -102,6 +102,20 @@ static bool is_token(unsigned char c)
 	return token[c];
 }
 
+enum http_error http_head_hopeless(const char *buf, size_t len)
+{
+	const char *line_end = memchr(buf, '\n', len);
+
+	if (len && !is_token((unsigned char)buf[0]))
+		return HTTP_ERROR_SYNTAX;
+	if (!line_end)
+		return HTTP_ERROR_NONE;
+	if (line_end[-1] != '\r')
+		return HTTP_ERROR_BARE_LINE_END;
+	return memmem(buf, (size_t)(line_end - buf), " HTTP/", 6) ? HTTP_ERROR_NONE
+								  : HTTP_ERROR_SYNTAX;
+}
+
 static bool is_space(char c)
 {
 	return c == ' ' || c == '\t';

@@ -156,6 +156,13 @@ struct http_head {
  */
 size_t http_head_end(const char *buf, size_t len, size_t from);
 
+/*
+ * Why a head that has no end yet is refused all the same, or HTTP_ERROR_NONE: what speaks another
+ * protocol (TLS, PROXY, HTTP/0.9) sends no blank line, and its client must not wait for a time
+ * limit.
+ */
+enum http_error http_head_hopeless(const char *buf, size_t len);
+
 /* Why a head of `len` bytes without an end is refused once len >= LIMIT_HEAD_BYTES: 414 or 431. */
 enum http_error http_head_too_long(const char *buf, size_t len);
 
@@ -230,11 +237,15 @@ struct http_answer {
 int http_response_write(char *out, size_t size, const struct http_head *head, const char *buf,
 			const struct http_answer *how, size_t *ret_len);
 
-/* A whole answer of our own in OpenAI's error form. */
+/* Whose error form an answer of our own has: what the client of that API reads. */
+enum http_error_form { HTTP_FORM_OPENAI, HTTP_FORM_ANTHROPIC };
+
+/* A whole answer of our own. */
 struct http_failure {
 	int status;
-	const char *type;       /* NULL: http_error_type(status) */
-	const char *code;       /* NULL: null */
+	enum http_error_form form;
+	const char *type;       /* OpenAI's; NULL: http_error_type(status) */
+	const char *code;       /* OpenAI's; NULL: null */
 	const char *message;    /* escaped here, cut at 1 KiB */
 	const char *request_id; /* or NULL */
 	const char *date;       /* or NULL */
@@ -248,6 +259,8 @@ int http_error_write(char *out, size_t size, const struct http_failure *failure,
 
 /* "invalid_request_error", "authentication_error", "rate_limit_error" or "server_error". */
 const char *http_error_type(int status);
+/* The word that Anthropic's clients know for it. */
+const char *http_anthropic_type(int status);
 const char *http_status_text(int status);
 
 #define HTTP_CONTINUE "HTTP/1.1 100 Continue\r\n\r\n"

@@ -21,8 +21,7 @@ static int hex_digit(char c)
 	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Decodes once. 0: too long, a bad escape, or a byte no path has any business holding. */
-static size_t decode(const char *raw, size_t len, char out[HTTP_PATH_BYTES])
+size_t http_path_decode(const char *raw, size_t len, char out[HTTP_PATH_BYTES])
 {
 	size_t n = 0;
 
@@ -120,7 +119,7 @@ void http_path_classify(const char *target, size_t len, const struct http_path_r
 	char path[HTTP_PATH_BYTES];
 	const char *query = memchr(target, '?', len);
 	size_t raw = query ? (size_t)(query - target) : len;
-	size_t n = decode(target, raw, path);
+	size_t n = http_path_decode(target, raw, path);
 
 	*ret_route = (struct http_route){ .path = HTTP_PATH_FORBIDDEN };
 	if (!n || !plain_segments(path, n))
@@ -136,6 +135,27 @@ void http_path_classify(const char *target, size_t len, const struct http_path_r
 		split_id(ret_route, target, raw);
 	else
 		*ret_route = (struct http_route){ .path = HTTP_PATH_FORBIDDEN };
+}
+
+bool http_asks_anthropic(const char *head, size_t len)
+{
+	static const char api[] = "/v1/messages";
+	const size_t size = sizeof(api) - 1;
+	const char *end = head + len, *target;
+
+	for (target = head; target < end && (*target == '\r' || *target == '\n');)
+		target++;
+	target = memchr(target, ' ', (size_t)(end - target));
+	if (!target++)
+		return false;
+	if (end - target > 8 && memcmp(target, "http", 4) == 0) { /* absolute form */
+		const char *host = memchr(target, '/', 7);
+
+		target = host ? memchr(host + 2, '/', (size_t)(end - host - 2)) : NULL;
+	}
+	if (!target || (size_t)(end - target) < size || memcmp(target, api, size) != 0)
+		return false;
+	return (size_t)(end - target) == size || strchr(" ?/\t\r\n", target[size]);
 }
 
 const char *http_path_name(enum http_path path)

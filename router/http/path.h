@@ -18,7 +18,7 @@
 	X(COUNT_TOKENS, "/v1/messages/count_tokens", 0)                               \
 	X(EMBEDDINGS, "/v1/embeddings", 0)                                            \
 	X(MODELS, "/v1/models", 0)  /* answered by the router */                      \
-	X(MODEL, "/v1/models/*", 0) /* `id` is its name, still percent-encoded */     \
+	X(MODEL, "/v1/models/*", 0) /* likewise; `id`: its name, percent-encoded */   \
 	X(OTHER_V1, "/v1/*", 0)                                                       \
 	X(TOKENIZE, "/tokenize", 0)                                                   \
 	X(DETOKENIZE, "/detokenize", 0)                                               \
@@ -60,6 +60,15 @@ struct http_route {
  */
 void http_path_classify(const char *target, size_t len, const struct http_path_rules *rules,
 			struct http_route *ret_route);
+
+/* Decodes once, into a string. 0: too long, a bad escape, or a byte that no path may hold. */
+size_t http_path_decode(const char *raw, size_t len, char out[HTTP_PATH_BYTES]);
+
+/*
+ * Whether a head, as far as it has come and whether or not it can be parsed, asks for something of
+ * Anthropic's API: for the form of its refusal, for nothing else.
+ */
+bool http_asks_anthropic(const char *head, size_t len);
 
 const char *http_path_name(enum http_path path);
 

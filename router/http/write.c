@@ -284,8 +284,26 @@ static void put_json_text(struct sink *sink, const char *text)
 	put_text(sink, "\"");
 }
 
+static void put_anthropic_error(struct sink *sink, const struct http_failure *failure)
+{
+	put_text(sink, "{\"type\":\"error\",\"error\":{\"type\":");
+	put_json_text(sink, http_anthropic_type(failure->status));
+	put_text(sink, ",\"message\":");
+	put_json_text(sink, failure->message);
+	put_text(sink, "}");
+	if (failure->request_id) {
+		put_text(sink, ",\"request_id\":");
+		put_json_text(sink, failure->request_id);
+	}
+	put_text(sink, "}");
+}
+
 static void put_error_body(struct sink *sink, const struct http_failure *failure)
 {
+	if (failure->form == HTTP_FORM_ANTHROPIC) {
+		put_anthropic_error(sink, failure);
+		return;
+	}
 	put_text(sink, "{\"error\":{\"message\":");
 	put_json_text(sink, failure->message);
 	put_text(sink, ",\"type\":");
@@ -339,6 +357,28 @@ const char *http_error_type(int status)
 		return "rate_limit_error";
 	default:
 		return status >= 500 ? "server_error" : "invalid_request_error";
+	}
+}
+
+const char *http_anthropic_type(int status)
+{
+	switch (status) {
+	case 401:
+		return "authentication_error";
+	case 403:
+		return "permission_error";
+	case 404:
+		return "not_found_error";
+	case 413:
+		return "request_too_large";
+	case 429:
+		return "rate_limit_error";
+	case 503:
+		return "overloaded_error";
+	case 504:
+		return "timeout_error";
+	default:
+		return status >= 500 ? "api_error" : "invalid_request_error";
 	}
 }
 

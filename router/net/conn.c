@@ -242,12 +242,22 @@ static const char *owed_field(int status)
 	}
 }
 
+/* Whose clients read the error: where its path was not read, what its head looks like decides. */
+static enum http_error_form error_form(const struct exchange *x)
+{
+	if (x->target.path == HTTP_PATH_MESSAGES || x->target.path == HTTP_PATH_COUNT_TOKENS ||
+	    (x->head && http_asks_anthropic((const char *)x->head->data, x->head_len)))
+		return HTTP_FORM_ANTHROPIC;
+	return HTTP_FORM_OPENAI;
+}
+
 enum conn_state exchange_fail(struct worker *w, struct conn *c, enum conn_end end)
 {
 	struct exchange *x = c->x;
 	const struct conn_end_info *info = &conn_ends[end];
 	struct http_failure failure = {
 		.status = x->error_status ? x->error_status : info->status,
+		.form = error_form(x),
 		.type = x->error_status ? NULL : info->type,
 		.code = x->error_code ? x->error_code : info->code,
 		.message = x->error_text ? x->error_text : info->text,

@@ -451,12 +451,15 @@ enum conn_state intake_head_bytes(struct worker *w, struct conn *c, const struct
 	x->head_len += n;
 	end = http_head_end((const char *)x->head->data, x->head_len, had);
 	if (end == 0) {
-		if (x->head_len >= LIMIT_HEAD_BYTES) {
-			known(w, c, NULL, NULL);
-			return refuse_head(
-				w, c, http_head_too_long((const char *)x->head->data, x->head_len));
-		}
-		return CONN_HEAD;
+		const char *buf = (const char *)x->head->data;
+		enum http_error error = x->head_len >= LIMIT_HEAD_BYTES
+						? http_head_too_long(buf, x->head_len)
+						: http_head_hopeless(buf, x->head_len);
+
+		if (error == HTTP_ERROR_NONE)
+			return CONN_HEAD;
+		known(w, c, NULL, NULL);
+		return refuse_head(w, c, error);
 	}
 	assert(end > had);
 	x->head_len = end;

@@ -31,6 +31,19 @@ static int already(const struct worker *w, uint32_t engine, const char *model)
 	return 0;
 }
 
+static void model(struct json *j, const struct engine *e, const char *name)
+{
+	json_object_begin(j, NULL);
+	json_str(j, "id", name);
+	json_str(j, "object", "model");
+	json_u64(j, "created", 0);
+	json_str(j, "owned_by", "turnward");
+	json_str(j, "root", name); /* vLLM's own clients read it */
+	if (ENGINE_HAS(&e->state, max_model_len))
+		json_u64(j, "max_model_len", e->state.max_model_len);
+	json_object_end(j);
+}
+
 static enum conn_state models(struct worker *w, struct conn *c)
 {
 	static char buf[OWN_JSON_BYTES];
@@ -44,17 +57,8 @@ static enum conn_state models(struct worker *w, struct conn *c)
 		const struct engine *e = &w->engines[i];
 
 		for (uint32_t m = 0; m < e->models_nr; m++) {
-			if (already(w, i, e->models[m]))
-				continue;
-			json_object_begin(&j, NULL);
-			json_str(&j, "id", e->models[m]);
-			json_str(&j, "object", "model");
-			json_u64(&j, "created", 0);
-			json_str(&j, "owned_by", "turnward");
-			json_str(&j, "root", e->models[m]); /* vLLM's own clients read it */
-			if (ENGINE_HAS(&e->state, max_model_len))
-				json_u64(&j, "max_model_len", e->state.max_model_len);
-			json_object_end(&j);
+			if (!already(w, i, e->models[m]))
+				model(&j, e, e->models[m]);
 		}
 	}
 	json_array_end(&j);
@@ -62,6 +66,27 @@ static enum conn_state models(struct worker *w, struct conn *c)
 	if (json_finish(&j) < 0)
 		return exchange_fail(w, c, END_OVERLOAD);
 	return exchange_answer(w, c, 200, "application/json", buf, j.len);
+}
+
+/* One of them; the first engine that has it speaks for it, as in the list. */
+static enum conn_state one_model(struct worker *w, struct conn *c)
+{
+	const struct http_route *target = &c->x->target;
+	char name[HTTP_PATH_BYTES], buf[4096];
+	struct json j;
+
+	http_path_decode(target->id, target->id_len, name);
+	for (uint32_t i = 0; i < w->engines_nr; i++)
+		for (uint32_t m = 0; m < w->engines[i].models_nr; m++) {
+			if (strcmp(w->engines[i].models[m], name) != 0)
+				continue;
+			json_init(&j, buf, sizeof(buf));
+			model(&j, &w->engines[i], name);
+			if (json_finish(&j) < 0)
+				return exchange_fail(w, c, END_OVERLOAD);
+			return exchange_answer(w, c, 200, "application/json", buf, j.len);
+		}
+	return exchange_fail(w, c, END_MODEL);
 }
 
 static enum conn_state health(struct worker *w, struct conn *c)
@@ -134,5 +159,12 @@ enum conn_state own_answer(struct worker *w, struct conn *c)
 	}
 	if (c->admin)
 		return admin(w, c, path, len);
-	return x->target.path == HTTP_PATH_MODELS ? models(w, c) : health(w, c);
+	switch (x->target.path) {
+	case HTTP_PATH_MODELS:
+		return models(w, c);
+	case HTTP_PATH_MODEL:
+		return one_model(w, c);
+	default:
+		return health(w, c);
+	}
 }

@@ -40,7 +40,8 @@ enum conn_state conn_shut(struct worker *w, struct conn *c);   /* loop_close; CL
 
 /* conn.c: ends of a request. Each logs, counts, frees the exchange and the engine's side. */
 void exchange_end(struct worker *w, struct conn *c, enum conn_end end);
-/* Answers in OpenAI's form if nothing was relayed, else cuts the stream. Returns the next state. */
+/* Answers in the form of the API that was asked if nothing was relayed, else cuts the stream.
+ * Returns the next state. */
 enum conn_state exchange_fail(struct worker *w, struct conn *c, enum conn_end end);
 /* A complete answer of the router's own. `body` is copied. */
 enum conn_state exchange_answer(struct worker *w, struct conn *c, int status, const char *type,

@@ -314,7 +314,7 @@ static int encoded(const struct http_head *head)
 	return http_head_field(head, HTTP_FIELD_CONTENT_ENCODING) != NULL;
 }
 
-/* A whole head: an interim one is dropped, a refusal may be tried elsewhere, else it is relayed. */
+/* A whole head of a final answer: a refusal may be tried elsewhere, else it is relayed. */
 static enum conn_state head_done(struct worker *w, struct conn *c, const char *buf, size_t head_len,
 				 const uint8_t *rest, size_t rest_len)
 {
@@ -368,7 +368,30 @@ static enum conn_state head_done(struct worker *w, struct conn *c, const char *b
 	return body_bytes(w, c, rest, rest_len);
 }
 
-/* Dropped, but read like any other: what is malformed is no interim answer. */
+/*
+ * To whoever can read it (RFC 9110, 15.2), but 100: where the client expected that, it had ours.
+ * One that the client is too slow for is dropped: nothing hangs on it.
+ */
+static void interim_on(struct worker *w, struct conn *c, const void *head)
+{
+	struct http_answer how = { .framing = HTTP_NO_BODY };
+	struct exchange *x = c->x;
+	struct block *b;
+	size_t len;
+
+	if (w->head.status == 100 || !x->minor || x->answered || c->out.bytes > most_waiting(w))
+		return;
+	b = slab_take(&w->heads);
+	if (b &&
+	    http_response_write((char *)b->data, block_capacity(&w->heads), &w->head, head, &how,
+				&len) == 0 &&
+	    out_append(w, c, b->data, len) == 0)
+		out_pump(w, c);
+	if (b)
+		slab_give(&w->heads, b);
+}
+
+/* Read like any other: what is malformed is no interim answer. */
 static int interim(struct worker *w, const struct exchange *x, const void *head, size_t len)
 {
 	w->head_of = NULL;
@@ -402,6 +425,7 @@ enum conn_state relay_head_bytes(struct worker *w, struct conn *c, const struct 
 			data += end - had;
 			len -= end - had;
 			if (interim(w, x, b->data, end)) {
+				interim_on(w, c, b->data);
 				slab_give(&w->heads, b);
 				x->interims++;
 				continue;
@@ -413,6 +437,8 @@ enum conn_state relay_head_bytes(struct worker *w, struct conn *c, const struct 
 		end = http_head_end((const char *)data, len, 0);
 		if (end && !interim(w, x, data, end))
 			return head_done(w, c, (const char *)data, end, data + end, len - end);
+		if (end)
+			interim_on(w, c, data);
 		data += end;
 		len -= end;
 		x->interims += end > 0;

@@ -143,6 +143,60 @@ def what_follows_an_answer_of_our_own_is_served(t, io):
 
 
 @on_both_loops
+def errors_below_messages_are_in_anthropics_form(t, io):
+    """Whatever it is that fails, and however little of the head could be read."""
+    keys = t.write("keys", "k\n")
+    engine = t.engine(lambda wire, request: False)
+    router = t.router(engine, args=settings(io, api_keys=keys, max_body="1M", head_timeout="1s"))
+    key = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
+    head = b"POST /v1/messages HTTP/1.1\r\n"
+    for status, kind, data in (
+            (401, "authentication_error", request_bytes("POST", "/v1/messages", chat())),
+            (404, "not_found_error", request_bytes("POST", "/v1/messages", chat(model="n"), key)),
+            (502, "api_error", request_bytes("POST", "/v1/messages?beta=true", chat(), key)),
+            (502, "api_error", request_bytes("POST", "/v1/messages/count_tokens", chat(), key)),
+            (502, "api_error", request_bytes("POST", "/v1/%6dessages", chat(), key)),
+            (413, "request_too_large", head + b"Host: a\r\nx-api-key: k\r\n"
+                                              b"Content-Length: 2000000\r\n\r\n"),
+            (400, "invalid_request_error", head + b"\r\n"),
+            (400, "invalid_request_error", head + b"Host: a\r\nA : b\r\n\r\n"),
+            (400, "invalid_request_error", head.replace(b"/v1", b"http://a:1/v1") + b"\r\n"),
+            (431, "invalid_request_error", head + b"A: " + b"x" * 40000),
+            (408, "invalid_request_error", head + b"A: ")):
+        wire = dial(router.address)
+        wire.send(data)
+        answer = wire.read_response()
+        equal((answer.status, answer.json()["type"], answer.json()["error"]["type"]),
+              (status, "error", kind), data[:60])
+        check(set(answer.json()["error"]) == {"type", "message"}, f"{answer.body}")
+        equal(answer.json()["request_id"], answer.get("x-request-id"))
+        wire.close()
+    for target in ("/v1/messagesx", "/v1/chat/completions", "/v1/x?/v1/messages"):
+        answer = ask(router.address, "POST", target, chat(model="n"))
+        equal(answer.json()["error"]["code"], "invalid_api_key", target)
+    engine.die()
+    answer = ask(router.address, "POST", "/v1/messages", chat(), key)
+    equal((answer.status, answer.json()["error"]["type"]), (503, "overloaded_error"))
+
+
+@on_both_loops
+def a_single_model_is_told_from_the_same_list(t, io):
+    router = t.router(t.engine(models=("m", "org/a b")), t.engine(models=("n",)), args=settings(io))
+    eventually(lambda: len(ask(router.address, "GET", "/v1/models").json()["data"]) == 3, 5)
+    listed = {m["id"]: m for m in ask(router.address, "GET", "/v1/models").json()["data"]}
+    for target, name in (("m", "m"), ("n", "n"), ("%6e?x=1", "n"), ("org%2Fa%20b", "org/a b"),
+                         ("org/a%20b", "org/a b")):
+        answer = ask(router.address, "GET", f"/v1/models/{target}")
+        equal((answer.status, answer.json()), (200, listed[name]), target)
+    for target in ("x", "m/", "M", "org", "m%00"):
+        answer = ask(router.address, "GET", f"/v1/models/{target}")
+        check(answer.status == 404 and answer.json()["error"]["type"] == "invalid_request_error",
+              f"{target}: {answer.start} {answer.body}")
+    answer = ask(router.address, "DELETE", "/v1/models/m")
+    equal((answer.status, answer.get("allow")), (405, "GET, HEAD"))
+
+
+@on_both_loops
 def a_408_of_a_kept_connection_is_no_answer(t, io):
     def script(wire, request):
         if wire in used or b"always" in request.body:

@@ -496,6 +496,8 @@ class Stage:
             wanted = words[0] if words else "502"
             check(self.answered(statuses, wanted), f"answered {statuses}, wanted {wanted}")
             check(message.complete, "its own answer is cut")
+            for text in case.values("interim"):
+                check(int(text) in answer.interim, f"no {text} came first: {answer.interim}")
             return
         if kind == "cut":
             if message is None:
@@ -525,6 +527,8 @@ class Stage:
             check(len(message.all(text)) == 1, f"{text} came {len(message.all(text))} times")
         for text in case.values("interim"):
             check(int(text) in answer.interim, f"no {text} came first: {answer.interim}")
+        if case.value("no-interim") is not None:
+            check(not answer.interim, f"came first: {answer.interim}")
         lengths, codings = message.all("content-length"), message.all("transfer-encoding")
         check(len(lengths) + len(codings) <= 1, f"two framings: {lengths} {codings}")
 

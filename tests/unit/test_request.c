@@ -411,6 +411,48 @@ static void paths_are_known_by_the_table(void **state)
 	assert_int_equal(classify("/open/sesame"), HTTP_PATH_CONFIGURED);
 }
 
+static bool asks_anthropic(const char *text)
+{
+	return http_asks_anthropic(text, strlen(text));
+}
+
+static void a_broken_head_still_tells_whose_api_it_asks(void **state)
+{
+	assert_true(asks_anthropic("POST /v1/messages HTTP/1.1\r\n"));
+	assert_true(asks_anthropic("\r\nPOST /v1/messages"));
+	assert_true(asks_anthropic("x /v1/messages/count_tokens"));
+	assert_true(asks_anthropic("POST /v1/messages?beta=true HTTP/1.1"));
+	assert_true(asks_anthropic("POST http://a:80/v1/messages HTTP/1.1"));
+	assert_true(asks_anthropic("POST https://a/v1/messages HTTP/1.1"));
+	assert_false(asks_anthropic(""));
+	assert_false(asks_anthropic("POST"));
+	assert_false(asks_anthropic("POST "));
+	assert_false(asks_anthropic("POST /v1/message"));
+	assert_false(asks_anthropic("POST /v1/messagesx HTTP/1.1"));
+	assert_false(asks_anthropic("POST http://a HTTP/1.1"));
+	assert_false(asks_anthropic("POST http://"));
+	assert_false(asks_anthropic("GET /x HTTP/1.1\r\nReferer: /v1/messages"));
+}
+
+static enum http_error hopeless(const char *text)
+{
+	return http_head_hopeless(text, strlen(text));
+}
+
+static void what_is_no_head_is_known_before_its_end(void **state)
+{
+	assert_int_equal(hopeless(""), HTTP_ERROR_NONE);
+	assert_int_equal(hopeless("G"), HTTP_ERROR_NONE);
+	assert_int_equal(hopeless("GET /a HTTP/1.1\r"), HTTP_ERROR_NONE);
+	assert_int_equal(hopeless("GET /a HTTP/1.1\r\nA: b\r\n"), HTTP_ERROR_NONE);
+	assert_int_equal(hopeless("\x16\x03\x01"), HTTP_ERROR_SYNTAX);
+	assert_int_equal(hopeless(" GET"), HTTP_ERROR_SYNTAX);
+	assert_int_equal(hopeless("\n"), HTTP_ERROR_SYNTAX);
+	assert_int_equal(hopeless("GET /a\r\n"), HTTP_ERROR_SYNTAX);
+	assert_int_equal(hopeless("PROXY TCP4 1 2 3 4\r\nGET / HTTP/1.1\r\n"), HTTP_ERROR_SYNTAX);
+	assert_int_equal(hopeless("GET /a HTTP/1.1\nA: b\r\n"), HTTP_ERROR_BARE_LINE_END);
+}
+
 static const char *const closed[] = {
 	"/",
 	"/metrics",
@@ -524,6 +566,8 @@ int main(void)
 		CLAIM(an_absolute_target_is_forwarded_as_path_and_host),
 		CLAIM(a_head_that_does_not_fit_is_not_cut),
 		CLAIM(what_is_written_is_valid_and_unambiguous),
+		CLAIM(a_broken_head_still_tells_whose_api_it_asks),
+		CLAIM(what_is_no_head_is_known_before_its_end),
 		CLAIM(paths_are_known_by_the_table),
 		CLAIM(nothing_that_is_not_listed_is_forwarded_however_spelt),
 		CLAIM(opening_all_paths_still_closes_the_tricky_ones),

@@ -188,6 +188,25 @@ static void an_error_of_ours_is_whole_and_in_openais_form(void **state)
 		assert_int_equal(http_error_write(out, size, &failure, &len), -ENOSPC);
 }
 
+static void an_error_of_ours_can_be_in_anthropics_form(void **state)
+{
+	struct http_failure failure = { .status = 404,
+					.form = HTTP_FORM_ANTHROPIC,
+					.code = "model_not_found",
+					.message = "no \"m\"",
+					.request_id = "r1" };
+	char out[2000];
+	size_t len;
+
+	assert_int_equal(http_error_write(out, sizeof(out) - 1, &failure, &len), 0);
+	out[len] = 0;
+	assert_string_equal(out + http_head_end(out, len, 0),
+			    "{\"type\":\"error\",\"error\":{\"type\":\"not_found_error\","
+			    "\"message\":\"no \\\"m\\\"\"},\"request_id\":\"r1\"}");
+	for (size_t size = 0; size < len; size++)
+		assert_int_equal(http_error_write(out, size, &failure, &len), -ENOSPC);
+}
+
 static void an_error_to_a_head_request_has_no_body(void **state)
 {
 	struct http_failure failure = { .status = 404, .message = "no", .head_only = true };
@@ -218,6 +237,7 @@ int main(void)
 		CLAIM(clients_of_1_0_get_no_chunks),
 		CLAIM(a_head_answer_keeps_its_length),
 		CLAIM(an_error_of_ours_is_whole_and_in_openais_form),
+		CLAIM(an_error_of_ours_can_be_in_anthropics_form),
 		CLAIM(an_error_to_a_head_request_has_no_body),
 		CLAIM(error_types_follow_the_status),
 	};
