@@ -37,6 +37,7 @@ def read_all(read):
 class Witness:
     """An engine's stand-in: .address and .url for the router, .heard() for the case."""
 
+    tape = list  # of what kind a connection's kept parts are
     def __init__(self, engine, hide=(), deaf=()):
         host, _, port = engine.address.rpartition(":")
         self.behind = (host, int(port))
@@ -63,7 +64,7 @@ class Witness:
             back.settimeout(None)
             for sock in (front, back):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            talk = ([], [])
+            talk = (self.tape(), self.tape())
             with self.lock:
                 self.talks.append(talk)
                 self.open |= {front, back}
