@@ -1,25 +1,58 @@
 /* What a request would cost on each engine, term by term, under each policy. */
 #include "router/policy/internal.h"
 
+#include <math.h>
+
 enum { STEP_BUDGET_TOKENS = 8192 }; /* of an engine that does not tell */
 
-static double throughput_of(const struct policy_params *params, const struct policy_engine *engine)
+/* sane() of four floats: the greatest that is less than 1e15 is the one nearest to it. */
+static inline void clean_four(const float *from, float *to)
 {
-	double measured = sane(engine->prefill_tokens_per_s);
+	typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+	typedef int32_t mask __attribute__((vector_size(16)));
+	four v = *(const four *)from;
+	mask good = (v > 0) & (v <= 1e15f);
 
-	if ((engine->flags & POLICY_MEASURED_PREFILL) && measured > 0)
-		return measured;
-	return greater(1, sane(params->throughput));
+	*(four *)to = (four)((mask)v & good);
 }
 
-static double decode_iteration_s(const struct policy_params *params,
-				 const struct policy_engine *engine)
+/* An engine whose real values are all sane(); they lie four by four, two counts among them. What
+ * has just been stored is not loaded: a load that two stores make up would wait for both. */
+static inline void clean(const struct policy_engine *engine, struct policy_engine *ret)
 {
-	double measured = sane(engine->decode_iteration_s);
+	*ret = *engine;
+	clean_four(&engine->weight, &ret->weight);
+	clean_four(&engine->pending_prefill_tokens, &ret->pending_prefill_tokens);
+	clean_four(&engine->prefill_tokens_per_s, &ret->prefill_tokens_per_s);
+	clean_four(&engine->age_s, &ret->age_s);
+	clean_four(&engine->recent_ttft_s, &ret->recent_ttft_s);
+	ret->hit_tokens = engine->hit_tokens;
+	ret->recent_ttft_n = engine->recent_ttft_n;
+}
+#define FOURTH(first) (offsetof(struct policy_engine, first) + 3 * sizeof(float))
+static_assert(FOURTH(weight) == offsetof(struct policy_engine, decode_context_tokens) &&
+		      FOURTH(pending_prefill_tokens) ==
+			      offsetof(struct policy_engine, step_rest_s) &&
+		      FOURTH(prefill_tokens_per_s) == offsetof(struct policy_engine, hit_tokens) &&
+		      FOURTH(age_s) == offsetof(struct policy_engine, calibration) &&
+		      FOURTH(recent_ttft_s) == offsetof(struct policy_engine, requeueable_tokens),
+	      "clean() leaves no real out");
+#undef FOURTH
 
-	if ((engine->flags & POLICY_MEASURED_DECODE) && measured > 0)
-		return measured;
-	return sane(params->decode_iteration_s);
+static double throughput_of(double standard, const struct policy_engine *engine)
+{
+	double measured = engine->prefill_tokens_per_s;
+
+	return (engine->flags & POLICY_MEASURED_PREFILL) && measured > 0 ? measured : standard;
+}
+
+static double decode_iteration_s(const struct decision *d, const struct policy_engine *engine)
+{
+	double measured = engine->decode_iteration_s;
+
+	return (engine->flags & POLICY_MEASURED_DECODE) && measured > 0
+		       ? measured
+		       : d->rates.decode_iteration_s;
 }
 
 /*
@@ -35,9 +68,9 @@ static void find_token_s(struct decision *d)
 	unsigned nr = 0;
 
 	for (unsigned i = 0; i < d->nr; i++) {
-		d->terms[i].token_s = 1 / throughput_of(d->params, &d->engines[i]);
+		d->terms[i].token_s = 1 / throughput_of(d->rates.throughput, &d->engines[i]);
 		if ((d->engines[i].flags & POLICY_MEASURED_PREFILL) &&
-		    sane(d->engines[i].prefill_tokens_per_s) > 0)
+		    d->engines[i].prefill_tokens_per_s > 0)
 			values[nr++] = d->terms[i].token_s;
 	}
 	double common = policy_cost_median(values, nr), band = 1 + sane(d->params->measured_band);
@@ -53,26 +86,38 @@ static void find_token_s(struct decision *d)
  * The quadratic part of a throughput's mean is taken out to get a, but a quarter of it always
  * stays, whatever the lengths are said to be.
  */
-static double quadratic_s(const struct policy_params *params, const struct policy_engine *engine,
-			  double token_s, double prompt_tokens, double uncached_tokens)
+static double quadratic_s(double b, double context, double token_s, double prompt, double uncached)
 {
-	double b = sane(params->attention_s);
-	double context = sane(params->throughput_context);
-	double prompt = sane(prompt_tokens), uncached = lesser(sane(uncached_tokens), prompt);
-	double hit = prompt - uncached;
-
-	if ((engine->flags & POLICY_MEASURED_PREFILL) && sane(engine->prefill_context_tokens) > 0)
-		context = sane(engine->prefill_context_tokens);
 	double a = greater(token_s - b * context, token_s / 4);
 
+	uncached = lesser(uncached, prompt);
+	double hit = prompt - uncached;
+
 	return a * uncached + b * (prompt * prompt - hit * hit);
+}
+
+static double context_of(double standard, const struct policy_engine *engine)
+{
+	double measured = engine->prefill_context_tokens;
+
+	return (engine->flags & POLICY_MEASURED_PREFILL) && measured > 0 ? measured : standard;
+}
+
+static double throughput_standard(const struct policy_params *params)
+{
+	return greater(1, sane(params->throughput));
 }
 
 double policy_prefill_s(const struct policy_params *params, const struct policy_engine *engine,
 			double prompt_tokens, double uncached_tokens)
 {
-	return quadratic_s(params, engine, 1 / throughput_of(params, engine), prompt_tokens,
-			   uncached_tokens);
+	struct policy_engine e;
+
+	clean(engine, &e);
+	return quadratic_s(sane(params->attention_s),
+			   context_of(sane(params->throughput_context), &e),
+			   1 / throughput_of(throughput_standard(params), &e), sane(prompt_tokens),
+			   sane(uncached_tokens));
 }
 
 /*
@@ -81,26 +126,50 @@ double policy_prefill_s(const struct policy_params *params, const struct policy_
  */
 static double tokens_ahead(const struct decision *d, unsigned i)
 {
-	const struct policy_engine *engine = &d->engines[i];
-	double pending = sane(engine->pending_prefill_tokens);
-	double step = engine->step_budget_tokens ? engine->step_budget_tokens : STEP_BUDGET_TOKENS;
-	double yields = lesser(pending, sane(engine->requeueable_tokens)) - step;
+	double pending = d->engines[i].pending_prefill_tokens;
+	double yields = lesser(pending, d->engines[i].requeueable_tokens) - d->terms[i].step_tokens;
 
 	if (yields <= 0 || d->terms[i].uncached > d->params->long_tokens)
 		return pending;
 	return pending - yields;
 }
 
-void policy_cost_begin(struct decision *d)
+static void find_rates(struct decision *d)
+{
+	const struct policy_params *params = d->params;
+	double most = greater(1, sane(params->calibration_max));
+
+	d->rates = (struct cost_rates){
+		.throughput = throughput_standard(params),
+		.decode_iteration_s = sane(params->decode_iteration_s),
+		.attention_s = sane(params->attention_s),
+		.context = sane(params->throughput_context),
+		.output_tokens = d->request->output_tokens ? d->request->output_tokens
+							   : sane(params->output_tokens),
+		.calibration_most = most,
+		.calibration_least = 1 / most,
+		.stale_penalty = sane(params->stale_penalty),
+	};
+}
+
+void policy_cost_begin(struct decision *d, const struct policy_engine *engines)
 {
 	double prompt = d->request->prompt_tokens;
 
+	for (unsigned i = 0; i < d->nr; i++)
+		clean(&engines[i], &d->clean[i]);
+	d->engines = d->clean;
+	find_rates(d);
 	find_token_s(d);
 	for (unsigned i = 0; i < d->nr; i++) {
+		const struct policy_engine *engine = &d->engines[i];
 		struct engine_terms *terms = &d->terms[i];
 
-		terms->iteration_s = decode_iteration_s(d->params, &d->engines[i]);
-		terms->uncached = greater(0, prompt - d->engines[i].hit_tokens);
+		terms->iteration_s = decode_iteration_s(d, engine);
+		terms->uncached = greater(0, prompt - engine->hit_tokens);
+		terms->decoding = engine->decoding;
+		terms->step_tokens = engine->step_budget_tokens ? engine->step_budget_tokens
+								: STEP_BUDGET_TOKENS;
 		terms->ahead = tokens_ahead(d, i);
 	}
 }
@@ -112,7 +181,7 @@ void policy_cost_begin(struct decision *d)
  */
 static double ahead_s(const struct decision *d, unsigned i)
 {
-	double pending = sane(d->engines[i].pending_prefill_tokens);
+	double pending = d->engines[i].pending_prefill_tokens;
 	double all_s = policy_cost_queue_s(d, i);
 
 	return pending > 0 ? all_s * (d->terms[i].ahead / pending) : all_s;
@@ -123,8 +192,8 @@ double policy_cost_queue_s(const struct decision *d, unsigned i)
 	const struct policy_engine *engine = &d->engines[i];
 
 	if (engine->flags & POLICY_PENDING_S)
-		return sane(engine->pending_prefill_s);
-	return sane(engine->pending_prefill_tokens) * d->terms[i].token_s;
+		return engine->pending_prefill_s;
+	return engine->pending_prefill_tokens * d->terms[i].token_s;
 }
 
 /* What is staged or held for an engine lets short requests through, and delays long ones. */
@@ -134,7 +203,7 @@ static double staged_s(const struct decision *d, unsigned i)
 
 	if (d->terms[i].uncached <= d->params->long_tokens)
 		return 0;
-	return sane(engine->staged_rest_tokens) * d->terms[i].token_s;
+	return engine->staged_rest_tokens * d->terms[i].token_s;
 }
 
 /* The engine with the longest hit that others can pull from, if it has more than i; -1 = none. */
@@ -163,8 +232,9 @@ static int32_t pull_source(const struct decision *d, unsigned i)
 static double own_prefill_s(const struct decision *d, unsigned i, int eft, double uncached)
 {
 	if (eft)
-		return quadratic_s(d->params, &d->engines[i], d->terms[i].token_s,
-				   d->request->prompt_tokens, uncached);
+		return quadratic_s(d->rates.attention_s,
+				   context_of(d->rates.context, &d->engines[i]),
+				   d->terms[i].token_s, d->request->prompt_tokens, uncached);
 	return uncached * d->terms[i].token_s;
 }
 
@@ -205,31 +275,27 @@ static double kv_wait_s(const struct decision *d, unsigned i)
 	const struct policy_engine *engine = &d->engines[i];
 	double capacity = engine->kv_capacity_tokens;
 	double booked =
-		greater(engine->kv_used_tokens,
-			sane(engine->decode_context_tokens) + sane(engine->pending_prefill_tokens));
+		greater(engine->kv_used_tokens, (double)engine->decode_context_tokens +
+							(double)engine->pending_prefill_tokens);
 	double missing = d->request->prompt_tokens - (capacity - booked);
-	double output = d->request->output_tokens ? d->request->output_tokens
-						  : sane(d->params->output_tokens);
 
 	if (capacity == 0 || missing <= 0 || booked == 0)
 		return 0;
-	return output * d->terms[i].iteration_s * missing / lesser(booked, capacity);
+	return d->rates.output_tokens * d->terms[i].iteration_s * missing /
+	       lesser(booked, capacity);
 }
 
 /* One decode pass per chunk, of the work ahead and of our own. */
-static double passes_s(const struct decision *d, unsigned i, double uncached)
+static double passes_s(const struct engine_terms *terms, double uncached)
 {
-	const struct policy_engine *engine = &d->engines[i];
-	double budget =
-		engine->step_budget_tokens ? engine->step_budget_tokens : STEP_BUDGET_TOKENS;
-	double tokens = d->terms[i].ahead + uncached;
-	double chunks = (double)(uint64_t)(tokens / budget);
+	double tokens = terms->ahead + uncached;
+	double chunks = (double)(int64_t)(tokens / terms->step_tokens);
 
-	if (sane(engine->decoding) == 0)
+	if (terms->decoding == 0)
 		return 0;
-	if (chunks * budget < tokens)
+	if (chunks * terms->step_tokens < tokens)
 		chunks++;
-	return chunks * d->terms[i].iteration_s;
+	return chunks * terms->iteration_s;
 }
 
 static double step_rest_s(const struct decision *d, unsigned i)
@@ -237,24 +303,25 @@ static double step_rest_s(const struct decision *d, unsigned i)
 	const struct policy_engine *engine = &d->engines[i];
 
 	if (engine->flags & POLICY_STEP_REST)
-		return sane(engine->step_rest_s);
-	if (sane(engine->decoding) == 0)
+		return engine->step_rest_s;
+	if (d->terms[i].decoding == 0)
 		return 0; /* a prefill step's rest is in the prefill ahead */
 	return d->terms[i].iteration_s / 2;
 }
 
-static void price_eft(const struct decision *d, unsigned i, int eft, struct policy_cost *cost)
+static inline void price_eft(const struct decision *d, unsigned i, int eft,
+			     struct policy_cost *cost)
 {
-	double decoding = sane(d->engines[i].decoding);
+	const struct engine_terms *terms = &d->terms[i];
 
 	price_prefill(d, i, eft, cost);
 	cost->step_s = step_rest_s(d, i);
-	cost->queue_s = d->terms[i].ahead * d->terms[i].token_s;
+	cost->queue_s = terms->ahead * terms->token_s;
 	cost->staged_s = staged_s(d, i);
-	cost->passes_s = passes_s(d, i, cost->uncached_tokens);
+	cost->passes_s = passes_s(terms, cost->uncached_tokens);
 	cost->kv_wait_s = kv_wait_s(d, i);
-	cost->harm_s =
-		cost->prefill_s * (d->params->harm_share + d->params->harm_per_decode * decoding);
+	cost->harm_s = cost->prefill_s *
+		       (d->params->harm_share + d->params->harm_per_decode * terms->decoding);
 }
 
 static void price_contention(const struct decision *d, unsigned i, struct policy_cost *cost)
@@ -262,7 +329,7 @@ static void price_contention(const struct decision *d, unsigned i, struct policy
 	const struct policy_engine *engine = &d->engines[i];
 
 	price_prefill(d, i, 0, cost);
-	cost->decode_s = sane(engine->num_requests) * d->terms[i].iteration_s;
+	cost->decode_s = engine->num_requests * d->terms[i].iteration_s;
 	cost->queue_s = d->terms[i].ahead * d->terms[i].token_s;
 	cost->staged_s = staged_s(d, i);
 }
@@ -273,14 +340,14 @@ static double decode_tokens(const struct decision *d, unsigned i)
 
 	switch ((enum decode_reading)d->params->v3_decode_tokens) {
 	case READING_CONTEXT:
-		return sane(engine->decode_context_tokens);
+		return engine->decode_context_tokens;
 	case READING_SEQUENCES:
-		return sane(engine->decoding);
+		return engine->decoding;
 	case READING_OUTPUT:
 	case DECODE_READINGS_NR:
 		break;
 	}
-	return sane(engine->decoding) * sane(d->params->output_tokens);
+	return engine->decoding * sane(d->params->output_tokens);
 }
 
 static void price_v2(const struct decision *d, unsigned i, struct policy_cost *cost)
@@ -289,7 +356,7 @@ static void price_v2(const struct decision *d, unsigned i, struct policy_cost *c
 
 	cost->pull_from = -1;
 	cost->uncached_tokens = (uint32_t)d->terms[i].uncached;
-	cost->queue_s = sane(d->engines[i].pending_prefill_tokens) * token_s;
+	cost->queue_s = d->engines[i].pending_prefill_tokens * token_s;
 	cost->prefill_s = d->terms[i].uncached * token_s;
 	if (d->params->policy == POLICY_V3)
 		cost->decode_s = decode_tokens(d, i) * token_s;
@@ -300,8 +367,8 @@ static void price_linear(const struct decision *d, unsigned i, struct policy_cos
 {
 	const struct policy_engine *engine = &d->engines[i];
 	double outstanding =
-		sane(engine->pending_prefill_tokens) + sane(engine->decode_context_tokens);
-	double rate = greater(1, sane(d->params->throughput));
+		(double)engine->pending_prefill_tokens + (double)engine->decode_context_tokens;
+	double rate = d->rates.throughput;
 
 	cost->pull_from = -1;
 	cost->uncached_tokens = (uint32_t)d->terms[i].uncached;
@@ -328,7 +395,35 @@ static void price(const struct decision *d, unsigned i, struct policy_cost *cost
 	}
 }
 
-/* Each value goes to its rank: no branch depends on what the values are. */
+/* The best network of eight: no branch depends on what the values are. */
+static void sort_eight(double *v)
+{
+	static const uint8_t pairs[][2] = { { 0, 1 }, { 2, 3 }, { 4, 5 }, { 6, 7 }, { 0, 2 },
+					    { 1, 3 }, { 4, 6 }, { 5, 7 }, { 1, 2 }, { 5, 6 },
+					    { 0, 4 }, { 3, 7 }, { 1, 5 }, { 2, 6 }, { 1, 4 },
+					    { 3, 6 }, { 2, 4 }, { 3, 5 }, { 3, 4 } };
+
+#pragma GCC unroll 19
+	for (unsigned i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {
+		double a = v[pairs[i][0]], b = v[pairs[i][1]];
+
+		v[pairs[i][0]] = lesser(a, b);
+		v[pairs[i][1]] = greater(a, b);
+	}
+}
+
+/* Each value goes to its rank, without such a branch either. */
+static void sort_many(const double *values, unsigned nr, double *ret_sorted)
+{
+	for (unsigned i = 0; i < nr; i++) {
+		unsigned rank = 0;
+
+		for (unsigned k = 0; k < nr; k++)
+			rank += (values[k] < values[i]) | ((values[k] == values[i]) & (k < i));
+		ret_sorted[rank] = values[i];
+	}
+}
+
 double policy_cost_median(const double *values, unsigned nr)
 {
 	double sorted[STATE_ENGINES_MAX];
@@ -336,12 +431,12 @@ double policy_cost_median(const double *values, unsigned nr)
 	assert(nr <= STATE_ENGINES_MAX);
 	if (nr == 0)
 		return 0;
-	for (unsigned i = 0; i < nr; i++) {
-		unsigned rank = 0;
-
-		for (unsigned k = 0; k < nr; k++)
-			rank += (values[k] < values[i]) | ((values[k] == values[i]) & (k < i));
-		sorted[rank] = values[i];
+	if (nr <= 8) {
+		for (unsigned i = 0; i < 8; i++)
+			sorted[i] = i < nr ? values[i] : HUGE_VAL;
+		sort_eight(sorted);
+	} else {
+		sort_many(values, nr, sorted);
 	}
 	return nr % 2 ? sorted[nr / 2] : (sorted[nr / 2 - 1] + sorted[nr / 2]) / 2;
 }
@@ -350,8 +445,7 @@ double policy_cost_median(const double *values, unsigned nr)
  */
 static double calibration_of(const struct decision *d, unsigned i, double median)
 {
-	double own = sane(d->engines[i].calibration);
-	double limit = greater(1, sane(d->params->calibration_max));
+	double own = d->engines[i].calibration;
 
 	if (own == 0 || median == 0)
 		return 1;
@@ -359,7 +453,7 @@ static double calibration_of(const struct decision *d, unsigned i, double median
 
 	if (ratio <= 1 + d->params->calibration_band && ratio >= 1 - d->params->calibration_band)
 		return 1;
-	return lesser(limit, greater(1 / limit, ratio));
+	return lesser(d->rates.calibration_most, greater(d->rates.calibration_least, ratio));
 }
 
 static double median_calibration(const struct decision *d)
@@ -370,8 +464,8 @@ static double median_calibration(const struct decision *d)
 	if (d->params->policy != POLICY_CONTENTION && d->params->policy != POLICY_EFT)
 		return 0;
 	for (unsigned i = 0; i < d->nr; i++)
-		if (is_candidate(d, (int32_t)i) && sane(d->engines[i].calibration) > 0)
-			values[nr++] = sane(d->engines[i].calibration);
+		if (is_candidate(d, (int32_t)i) && d->engines[i].calibration > 0)
+			values[nr++] = d->engines[i].calibration;
 	return nr < 2 ? 0 : policy_cost_median(values, nr);
 }
 
@@ -420,19 +514,19 @@ static void bound_unknown(const struct decision *d)
 static double penalty_of(const struct decision *d, unsigned i)
 {
 	const struct policy_engine *engine = &d->engines[i];
-	double late_s = sane(engine->age_s) - sane(engine->fresh_s);
+	double late_s = (double)engine->age_s - (double)engine->fresh_s;
 
 	if (engine->staleness != STALENESS_AGED || late_s <= 0)
 		late_s = 0;
-	return sane(engine->penalty_s) + sane(d->params->stale_penalty) * late_s;
+	return engine->penalty_s + d->rates.stale_penalty * late_s;
 }
 
 static double discount_of(const struct decision *d, unsigned i, const struct policy_cost *cost,
 			  double undiscounted_s)
 {
 	const struct policy_params *params = d->params;
-	double turns = lesser(d->request->turn, greater(1, sane(params->migration_discount_cap)));
 	enum migration_discount form = (enum migration_discount)params->migration_discount;
+	double turns;
 
 	if (d->request->turn < 2 || d->home < 0 || (unsigned)d->home == i)
 		return 0;
@@ -440,6 +534,7 @@ static double discount_of(const struct decision *d, unsigned i, const struct pol
 		return 0;
 	if (form == DISCOUNT_AUTO)
 		form = params->policy == POLICY_CONTENTION ? DISCOUNT_SUBTRACT : DISCOUNT_NONE;
+	turns = lesser(d->request->turn, greater(1, sane(params->migration_discount_cap)));
 	switch (form) {
 	case DISCOUNT_SUBTRACT:
 		return turns * d->terms[i].iteration_s;

@@ -10,18 +10,29 @@ struct engine_terms {
 	double iteration_s; /* of decode */
 	double uncached;    /* tokens of this prompt */
 	double ahead;       /* tokens of others before it */
+	double decoding;
+	double step_tokens; /* budget of its steps */
+};
+
+/* Parameters as numbers that sums can bear, and what follows from them and the request alone. */
+struct cost_rates {
+	double throughput, decode_iteration_s, attention_s, context;
+	double output_tokens; /* of this request */
+	double calibration_most, calibration_least, stale_penalty;
 };
 
 struct decision {
 	const struct policy_params *params;
 	const struct policy_request *request;
-	const struct policy_engine *engines;
+	const struct policy_engine *engines; /* every real value is sane() */
 	unsigned nr;
 	int32_t home;        /* request's, -1 when it is not an index here */
 	uint64_t candidates; /* a bit per engine */
 	int last_resort;     /* no sound engine was left */
 	struct policy_choice *choice;
+	struct cost_rates rates;
 	struct engine_terms terms[STATE_ENGINES_MAX]; /* of [0, nr) */
+	struct policy_engine clean[STATE_ENGINES_MAX];
 };
 
 static inline int is_candidate(const struct decision *d, int32_t i)
@@ -61,8 +72,8 @@ static inline double load_of(const struct policy_engine *engine)
 
 /* cost.c */
 double policy_cost_queue_s(const struct decision *d, unsigned i);
-/* Fills terms[]. */
-void policy_cost_begin(struct decision *d);
+/* Fills engines and terms[] from the engines given. */
+void policy_cost_begin(struct decision *d, const struct policy_engine *engines);
 /* Fills cost[] of every engine for the policy in force, gate of v3 included. */
 void policy_cost_all(struct decision *d);
 /* First token on engine i by the step model alone. */

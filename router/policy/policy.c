@@ -40,19 +40,22 @@ int32_t policy_pick_cheapest(const struct decision *d, uint64_t mask, int *ret_d
 	int32_t best = -1;
 
 	*ret_drawn = 0;
-	for (unsigned i = 0; i < d->nr; i++)
-		if ((mask >> i & 1) && (best < 0 || cost[i].total_s < cost[best].total_s))
-			best = (int32_t)i;
+	for (uint64_t left = mask; left; left &= left - 1) {
+		int32_t i = __builtin_ctzll(left);
+
+		best = best < 0 || cost[i].total_s < cost[best].total_s ? i : best;
+	}
 	if (best < 0)
 		return -1;
 	double limit = cost[best].total_s + policy_cost_band_s(d->params, cost[best].total_s);
 
-	for (unsigned i = 0; i < d->nr; i++)
-		if ((mask >> i & 1) && cost[i].total_s <= limit)
-			equal |= 1ull << i;
+	for (uint64_t left = mask; left; left &= left - 1)
+		equal |= cost[__builtin_ctzll(left)].total_s <= limit ? left & -left : 0;
 	if (d->home >= 0 && (equal >> d->home & 1))
 		return d->home;
-	*ret_drawn = (equal & (equal - 1)) != 0;
+	if ((equal & (equal - 1)) == 0)
+		return best;
+	*ret_drawn = 1;
 	return drawn_of(d, equal, d->request->random[0]);
 }
 
@@ -138,15 +141,17 @@ static int32_t next_in_turn(const struct decision *d)
 
 static enum policy_left_out hard_reason(const struct policy_engine *engine)
 {
+	const uint32_t good = POLICY_SERVES | POLICY_ALIVE;
+
+	if ((engine->flags & (good | POLICY_DRAINED | POLICY_EXCLUDED)) == good)
+		return LEFT_OUT_CANDIDATE;
 	if (!(engine->flags & POLICY_SERVES))
 		return LEFT_OUT_MODEL;
 	if (!(engine->flags & POLICY_ALIVE))
 		return LEFT_OUT_DOWN;
 	if (engine->flags & POLICY_DRAINED)
 		return LEFT_OUT_DRAINED;
-	if (engine->flags & POLICY_EXCLUDED)
-		return LEFT_OUT_EXCLUDED;
-	return LEFT_OUT_CANDIDATE;
+	return LEFT_OUT_EXCLUDED;
 }
 
 /* The gravest reason first: what stays when only the lighter ones are overlooked. */
@@ -298,7 +303,6 @@ static void decision_init(struct decision *d, const struct policy_params *params
 	assert(engines_nr <= STATE_ENGINES_MAX && params->policy < POLICIES_NR);
 	d->params = params;
 	d->request = request;
-	d->engines = engines;
 	d->nr = engines_nr;
 	d->home = request->home;
 	if (d->home < 0 || (unsigned)d->home >= engines_nr)
@@ -306,7 +310,7 @@ static void decision_init(struct decision *d, const struct policy_params *params
 	d->candidates = 0;
 	d->last_resort = 0;
 	d->choice = choice;
-	policy_cost_begin(d);
+	policy_cost_begin(d, engines);
 }
 
 void policy_choose(const struct policy_params *params, const struct policy_request *request,
