@@ -10,8 +10,9 @@ round a stream decodes all along, a turn of +200 tokens on a cached session of 5
 second (llama.cpp: every two), and at 2.2 s a cold prompt. The arms take turns in an order that
 rotates; every text is fresh, and arrival times are the same in all arms of a pair. With --cap a
 second vLLM that has a cap of its own (a quarter of a step) takes turns with the first. With --json
-everybody's log lies beside it. The checks after it are not timed: what each piece and the request
-found cached, and whether greedy text is the same without pieces.
+everybody's log lies beside it. An SGLang that is started here writes down its passes: how many a
+turn waited for does not depend on how busy the machine is. The checks after it are not timed: what
+each piece and the request found cached, and whether greedy text is the same without pieces.
 """
 import argparse
 import json
@@ -80,7 +81,7 @@ class Reply:
     def __init__(self, address, path, body, stop=None):
         wire = dial(address, 300)
         self.begun = time.monotonic()
-        self.stamps, self.text, self.usage = [], "", {}
+        self.stamps, self.text, self.usage, self.rid = [], "", {}, None
         wire.send(request_bytes("POST", path, body, JSON))
         head = wire.read_head()
         check(head and head.status == 200, f"{path}: {head and head.start}")
@@ -100,7 +101,7 @@ class Reply:
         if not line.startswith(b"data: {"):
             return
         event_ = json.loads(line[6:])
-        self.usage = event_.get("usage") or self.usage
+        self.usage, self.rid = event_.get("usage") or self.usage, event_.get("id")
         for choice in event_.get("choices") or ():
             text = choice.get("text") or (choice.get("delta") or {}).get("content")
             if text:
@@ -118,11 +119,24 @@ class Reply:
 
 # ---- one round ----
 
+def passes_of(path, replies):
+    """The prefill passes that each waited for, its own and the one under way when it came included;
+    and the longest of all, in seconds of the CPU."""
+    with open(path, encoding="utf-8") as file:
+        passes = [line for line in map(json.loads, file) if line.get("prefill")]
+    waited = []
+    for reply in replies:
+        own = [p["at"] for p in passes if reply.rid in (rid for rid, _, _ in p["prefill"])]
+        waited.append(sum(reply.begun < p["at"] <= own[-1] for p in passes))
+    begun = min(reply.begun for reply in replies)
+    return waited, max(p["cpu_s"] for p in passes if p["at"] > begun)
+
+
 class Round:
     """One arm's: what its short turns, its cold prompt and its running stream saw."""
 
-    def __init__(self, router, base, seed, pair, cold_tokens, gap):
-        self.router, self.base, self.seed = router, base, seed
+    def __init__(self, router, base, seed, pair, cold_tokens, gap, passes=None):
+        self.router, self.base, self.seed, self.passes = router, base, seed, passes
         self.shorts, self.failures = [], []
         self.before = (self.counted("requeue_closes"),
                        self.counted("staged_guards", "requeue_guards"))
@@ -179,7 +193,9 @@ class Round:
         window = [r for at, r in self.shorts if COLD_AT <= at <= COLD_AT + WINDOW]
         first, last = self.cold.begun, self.cold.begun + self.cold.ttft_s
         line = self.router.wait_log("request", id=self.cold.id)
+        waited, longest = passes_of(self.passes, window + [self.cold]) if self.passes else ([0], 0)
         return {
+            "passes": waited[:-1], "cold_passes": waited[-1], "longest_pass_cpu_s": longest,
             "cold_ttft_s": self.cold.ttft_s, "prompt": self.cold.usage["prompt_tokens"],
             "cached": self.cold.cached, "pieces": line.get("pieces", 0),
             "closes": self.counted("requeue_closes") - self.before[0],
@@ -206,6 +222,7 @@ class Place:
 
     def __init__(self, t, kind, engine, name):
         self.t, self.kind, self.engine, self.name, self.now = t, kind, engine, name, None
+        self.passes = getattr(engine, "passes", None)
         self.region = os.path.join(t.region, name)
         os.mkdir(self.region, 0o750)
         t.start("turnward-agent", "--engine", f"{name}={engine.url}", "--region", self.region)
@@ -231,8 +248,11 @@ def engine_of(t, kind, *more):
     if kind == "llamacpp":
         return llamacpp(t, *OPTIONS[kind], wide=True)
     given = os.environ.get("TEST_REAL_" + kind.upper() + ("_CAP" if more else ""))
-    engine = Running(given) if given else started(kind, OPTIONS[kind] + more, wide=True)
+    passes = t.path("passes")
+    engine = Running(given) if given else started(kind, OPTIONS[kind] + more,
+                                                  {"SGLANG_PASSES": passes}, wide=True)
     if not given:
+        engine.passes = passes if kind == "sglang" else None
         t.ends.append(engine.end)
     return engine
 
@@ -288,6 +308,9 @@ def summary(rounds, base):
         "pieces": [r["pieces"] for r in rounds], "closes": [r["closes"] for r in rounds],
         "guards": [r["guards"] for r in rounds],
         "short_cached": min(r["short_cached"] for r in rounds),
+        "passes": [p for r in rounds for p in r["passes"]],
+        "cold_passes": [r["cold_passes"] for r in rounds],
+        "longest_pass_cpu_s": [r["longest_pass_cpu_s"] for r in rounds],
     }
     if base:
         pairs = list(zip(rounds, base))
@@ -319,7 +342,7 @@ def one_round(place, arm, pair, cold_tokens):
     for _ in range(2):  # into the engine's cache, and into what the router knows of it
         Reply(router.address, CHAT, chat(base, 1))
     return Round(router, base, f"{arm} {pair} {time.time_ns()}", pair, cold_tokens,
-                 GAP.get(place.kind, 1.0)).told()
+                 GAP.get(place.kind, 1.0), place.passes).told()
 
 
 def measure(t, kind, options):
@@ -373,6 +396,11 @@ def show(told):
           "cold ratio |\n|" + "---|" * 13)
     for arm in told["arms"]:
         print(row(arm["name"], arm))
+    for arm in (a for a in told["arms"] if a["passes"]):
+        print(f"{arm['name']}: prefill passes until a turn's first token p50 "
+              f"{quantile(arm['passes'], 0.5):g}, p90 {quantile(arm['passes'], 0.9):g}, max "
+              f"{max(arm['passes'])}; the cold prompt's {arm['cold_passes']}; the longest pass "
+              f"{max(arm['longest_pass_cpu_s']):.2f} s of the CPU")
     found = told.get("checks")
     if found:
         for prompt in found["prompts"]:
