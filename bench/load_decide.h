@@ -13,10 +13,11 @@
 enum {
 	DECIDE_ENGINES = 8,
 	DECIDE_HOME = 3,
-	DECIDE_BLOCKS = 1600, /* 200,000 tokens of prefix */
-	DECIDE_NEW = 40,      /* of these, since the session's last turn */
-	DECIDE_TICKETS = 25,  /* per engine: half of them wait, half decode */
-	DECIDE_ROOM = 4096,   /* blocks per engine; what is flushed before each cold sample */
+	DECIDE_BLOCKS = 1600, /* 200,000 tokens of prefix: the session's last turn, at home */
+	DECIDE_NEW = 40,      /* more since then */
+	DECIDE_CHAIN = DECIDE_BLOCKS + DECIDE_NEW,
+	DECIDE_TICKETS = 25, /* per engine: half of them wait, half decode */
+	DECIDE_ROOM = 4096,  /* blocks per engine; what is flushed before each cold sample */
 };
 
 /* A region, books and an index as a router has them that has been busy for seconds, and a turn of a
@@ -43,7 +44,9 @@ struct decide {
 	struct prefix_index index;
 	void *memory; /* of the index */
 	size_t memory_size;
-	uint64_t chain[DECIDE_BLOCKS];
+	struct prefix_known known;
+	void *known_memory;
+	uint64_t chain[DECIDE_CHAIN];
 	uint32_t blocks[DECIDE_ENGINES];
 };
 
@@ -52,7 +55,7 @@ enum decide_cold {
 	DECIDE_HOT,
 	DECIDE_REGION, /* what others write: the engines' files */
 	DECIDE_BOOKS,  /* and the router's own books and tickets */
-	DECIDE_ALL,    /* and the prefix index and the prompt's hashes */
+	DECIDE_ALL,    /* and the prefix index, the prompt's hashes and the last depths */
 };
 
 /*
@@ -67,6 +70,8 @@ enum decide_cold {
 	X(SAME_COLD, "finding that eight slots are unchanged, cold", same_all, DECIDE_REGION)   \
 	X(PREFIX_WARM, "prefix of 1,600 blocks in eight engines, warm", prefix, DECIDE_HOT)     \
 	X(PREFIX_COLD, "prefix of 1,600 blocks in eight engines, cold", prefix, DECIDE_ALL)     \
+	X(PREFIX_KNOWN, "the same, the session's last depths known, cold", prefix_known,        \
+	  DECIDE_ALL)                                                                           \
 	X(OBSERVE, "new records of eight into the books, books cold", observe, DECIDE_BOOKS)    \
 	X(FILL_WARM, "inputs of the choice, eight engines, warm", fill, DECIDE_HOT)             \
 	X(CONTENTION, "the choice, contention, warm", contention, DECIDE_HOT)                   \
@@ -76,6 +81,8 @@ enum decide_cold {
 	X(BARE_REGION, "decision without prefix, region cold, books warm", bare, DECIDE_REGION) \
 	X(BARE_COLD, "decision without prefix, cold", bare, DECIDE_BOOKS)                       \
 	X(WHOLE_WARM, "decision with prefix, warm", whole, DECIDE_HOT)                          \
+	X(FIRST_COLD, "decision with prefix, the router's first of the session, cold", first,   \
+	  DECIDE_ALL)                                                                           \
 	X(WHOLE_COLD, "decision with prefix, cold", whole, DECIDE_ALL)
 
 #define DECIDE_PART_ENUM(id, name, op, cold) DECIDE_##id,
@@ -85,6 +92,8 @@ enum decide_part { DECIDE_PARTS(DECIDE_PART_ENUM) DECIDE_PARTS_NR };
 /* The region's files are made in `dir`. -errno. */
 int decide_init(struct decide *d, const char *dir);
 void decide_fini(struct decide *d);
+
+enum { DECIDE_SESSION = 77 }; /* its key */
 
 /* Every agent publishes: a little later, otherwise the same. */
 void decide_publish(struct decide *d);

@@ -35,9 +35,9 @@ static void slot_one(struct decide *d)
 static void slot_all(struct decide *d)
 {
 	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
-		engine_file_prefetch(&d->seen[e]);
+		engine_file_prefetch(&d->seen[e], d->seq[e]);
 	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
-		engine_file_prefetch_state(&d->seen[e]);
+		engine_file_prefetch_state(&d->seen[e], d->seq[e]);
 	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
 		engine_file_read(&d->seen[e], &d->state[e], &d->seq[e]);
 }
@@ -45,14 +45,38 @@ static void slot_all(struct decide *d)
 static void same_all(struct decide *d)
 {
 	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
-		engine_file_prefetch(&d->seen[e]);
+		engine_file_prefetch(&d->seen[e], d->seq[e]);
 	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
 		d->seq[e] = engine_file_seq(&d->seen[e]);
 }
 
+static const uint16_t *known_depths(const struct decide *d)
+{
+	return prefix_known_find(&d->known, DECIDE_SESSION);
+}
+
+static void match(struct decide *d, const uint16_t *known)
+{
+	prefix_match_all(&d->index, DECIDE_ENGINES, d->chain, DECIDE_CHAIN, known, d->blocks);
+}
+
 static void prefix(struct decide *d)
 {
-	prefix_match_all(&d->index, DECIDE_ENGINES, d->chain, DECIDE_BLOCKS, d->blocks);
+	match(d, NULL);
+}
+
+static void prefix_known(struct decide *d)
+{
+	match(d, known_depths(d));
+}
+
+/* Of records that have been read. */
+static void observe_all(struct decide *d)
+{
+	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
+		ledger_prefetch_past(&d->ledger, &d->books, e, &d->state[e]);
+	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
+		ledger_observe(&d->ledger, &d->books, e, &d->state[e], d->now_ns);
 }
 
 static void observe(struct decide *d)
@@ -61,8 +85,7 @@ static void observe(struct decide *d)
 		ledger_prefetch(&d->ledger, e);
 	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
 		ledger_prefetch_recent(&d->ledger, e);
-	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
-		ledger_observe(&d->ledger, &d->books, e, &d->state[e], d->now_ns);
+	observe_all(d);
 }
 
 /* By the router's own rules, from what has been read and found. */
@@ -74,15 +97,15 @@ static void fill(struct decide *d)
 			  .rules = &d->rules,
 			  .now_ns = d->now_ns };
 	struct view_prompt prompt = { .chain = d->chain,
-				      .chain_nr = DECIDE_BLOCKS,
-				      .prompt_tokens = DECIDE_BLOCKS * 125,
-				      .content_bytes = DECIDE_BLOCKS * 512,
+				      .chain_nr = DECIDE_CHAIN,
+				      .prompt_tokens = DECIDE_CHAIN * 125,
+				      .content_bytes = DECIDE_CHAIN * 512,
 				      .session = &d->session,
 				      .home = DECIDE_HOME };
 	struct view_request asked = { .random = { 17, 99 },
 				      .flags = POLICY_STREAMED,
 				      .home = DECIDE_HOME,
-				      .prompt_tokens = DECIDE_BLOCKS * 125,
+				      .prompt_tokens = DECIDE_CHAIN * 125,
 				      .turn = 5,
 				      .sequences = 1,
 				      .session = &d->session };
@@ -126,38 +149,55 @@ static void linear(struct decide *d)
 	choose(d, POLICY_LINEAR);
 }
 
-/* As the router reads them (engines_read). */
+/* As the router asks for them and reads them (engines_prefetch, engines_read). */
+static void ask_all(struct decide *d)
+{
+	for (unsigned e = 0; e < DECIDE_ENGINES; e++) {
+		engine_file_prefetch(&d->seen[e], d->seq[e]);
+		ledger_prefetch(&d->ledger, e);
+	}
+}
+
 static void read_all(struct decide *d)
 {
 	for (unsigned e = 0; e < DECIDE_ENGINES; e++) {
-		engine_file_prefetch(&d->seen[e]);
-		ledger_prefetch(&d->ledger, e);
-	}
-	for (unsigned e = 0; e < DECIDE_ENGINES; e++) {
-		engine_file_prefetch_state(&d->seen[e]);
+		engine_file_prefetch_state(&d->seen[e], d->seq[e]);
 		ledger_prefetch_recent(&d->ledger, e);
 	}
-	for (unsigned e = 0; e < DECIDE_ENGINES; e++) {
+	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
 		engine_file_read(&d->seen[e], &d->state[e], &d->seq[e]);
-		ledger_observe(&d->ledger, &d->books, e, &d->state[e], d->now_ns);
-	}
+	observe_all(d);
 }
 
 /* In the router's order (route_decide), the default policy. */
 static void bare(struct decide *d)
 {
+	ask_all(d);
 	read_all(d);
+	fill(d);
+	eft(d);
+}
+
+static void decide_with(struct decide *d, const uint16_t *known)
+{
+	prefix_prefetch(&d->index, DECIDE_ENGINES, d->chain, DECIDE_CHAIN, known);
+	read_all(d);
+	match(d, known);
 	fill(d);
 	eft(d);
 }
 
 static void whole(struct decide *d)
 {
-	prefix_prefetch(&d->index, DECIDE_ENGINES, d->chain, DECIDE_BLOCKS);
-	read_all(d);
-	prefix(d);
-	fill(d);
-	eft(d);
+	ask_all(d);
+	prefix_known_prefetch(&d->known, DECIDE_SESSION);
+	decide_with(d, known_depths(d));
+}
+
+static void first(struct decide *d)
+{
+	ask_all(d);
+	decide_with(d, NULL);
 }
 
 /* ---- cold lines ---- */
@@ -215,6 +255,7 @@ static void evict_all(struct decide *d, enum decide_cold cold)
 	if (cold >= DECIDE_ALL) {
 		evict(d->chain, sizeof(d->chain));
 		evict(d->memory, d->memory_size);
+		evict(d->known_memory, prefix_known_size(DECIDE_ENGINES));
 	}
 }
 

@@ -44,6 +44,22 @@ static void books_fill(struct decide *d)
 	}
 }
 
+/* What the router found at the session's last turn, and that home has computed it since. */
+static int known_fill(struct decide *d)
+{
+	size_t size = prefix_known_size(DECIDE_ENGINES);
+
+	d->known_memory = aligned_alloc(PAGE, (size + PAGE - 1) / PAGE * PAGE);
+	if (!d->known_memory)
+		return -ENOMEM;
+	memset(d->known_memory, 0, size);
+	prefix_known_init(&d->known, d->known_memory, DECIDE_ENGINES);
+	prefix_match_all(&d->index, DECIDE_ENGINES, d->chain, DECIDE_BLOCKS, NULL, d->blocks);
+	prefix_known_note(&d->known, DECIDE_SESSION, d->blocks);
+	prefix_known_landed(&d->known, DECIDE_SESSION, DECIDE_HOME, DECIDE_BLOCKS);
+	return 0;
+}
+
 static int index_fill(struct decide *d)
 {
 	size_t size = prefix_size(DECIDE_ENGINES, DECIDE_ROOM);
@@ -54,7 +70,7 @@ static int index_fill(struct decide *d)
 		return -ENOMEM;
 	memset(d->memory, 0, d->memory_size);
 	int err = prefix_attach(&d->index, d->memory, d->memory_size, DECIDE_ENGINES, DECIDE_ROOM);
-	for (unsigned i = 0; i < DECIDE_BLOCKS; i++)
+	for (unsigned i = 0; i < DECIDE_CHAIN; i++)
 		d->chain[i] = (i + 1) * 0x9e3779b97f4a7c15ull;
 	for (uint32_t e = 0; e < DECIDE_ENGINES && !err; e++)
 		prefix_insert(&d->index, e, d->chain,
@@ -112,10 +128,9 @@ static int files_make(struct decide *d, const char *dir)
 static void session_make(struct decide *d)
 {
 	struct session_time now = { .ns = d->now_ns - 10ull * NS_PER_S };
-	struct session_dispatch sent = { .engine = DECIDE_HOME,
-					 .turn = 4,
-					 .chain = d->chain,
-					 .blocks = DECIDE_BLOCKS - DECIDE_NEW };
+	struct session_dispatch sent = {
+		.engine = DECIDE_HOME, .turn = 4, .chain = d->chain, .blocks = DECIDE_BLOCKS
+	};
 	struct session_result result = { .turn = 4,
 					 .prompt_tokens = sent.blocks * TOKENS_A_BLOCK,
 					 .completion_tokens = 300,
@@ -150,6 +165,9 @@ int decide_init(struct decide *d, const char *dir)
 	int err = index_fill(d);
 	if (err)
 		return err;
+	err = known_fill(d);
+	if (err)
+		return err;
 	session_make(d);
 	return files_make(d, dir);
 }
@@ -163,4 +181,5 @@ void decide_fini(struct decide *d)
 	}
 	region_close(&d->region);
 	free(d->memory);
+	free(d->known_memory);
 }

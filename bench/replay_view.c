@@ -192,7 +192,7 @@ static void hits(struct sim *s, uint32_t index, uint32_t *ret_hit)
 
 	if (s->follow)
 		prompt.content_bytes = s->follow->turn[index].content_bytes;
-	prefix_match_all(&s->prefix, s->engines, r->chain, r->chain_nr, blocks);
+	prefix_match_all(&s->prefix, s->engines, r->chain, r->chain_nr, NULL, blocks);
 	view_hits(&prompt, blocks, s->engines, ret_hit);
 	for (unsigned i = 0; i < s->engines; i++) {
 		uint32_t truly = model_probe(s->engine[i].model, 0, s->ids, turn->prompt_tokens);

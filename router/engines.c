@@ -449,31 +449,51 @@ void engines_tick(struct worker *w)
 	}
 }
 
-void engines_read(struct worker *w)
+void engines_prefetch(struct worker *w)
 {
-	/* All engines' misses are waited for together. */
 	for (uint32_t i = 0; i < w->engines_nr; i++) {
 		if (w->engines[i].attached)
-			engine_file_prefetch(&w->engines[i].agent);
+			engine_file_prefetch(&w->engines[i].agent, w->engines[i].state_seq);
 		ledger_prefetch(w->ledger, i);
 	}
+}
+
+/* All engines' misses are waited for together. Returns a bit for each with a new record. */
+static uint64_t find_new(struct worker *w)
+{
+	uint64_t new = 0;
+
 	for (uint32_t i = 0; i < w->engines_nr; i++) {
-		if (w->engines[i].attached &&
-		    engine_file_seq(&w->engines[i].agent) != w->engines[i].state_seq)
-			engine_file_prefetch_state(&w->engines[i].agent);
-		ledger_prefetch_recent(w->ledger, i);
+		const struct engine *e = &w->engines[i];
+
+		if (e->attached && engine_file_seq(&e->agent) != e->state_seq) {
+			engine_file_prefetch_state(&e->agent, e->state_seq);
+			ledger_prefetch_recent(w->ledger, i);
+			new |= 1ull << i;
+		} else {
+			ledger_prefetch_known(w->ledger, i);
+		}
 	}
-	for (uint32_t i = 0; i < w->engines_nr; i++) {
-		struct engine *e = &w->engines[i];
+	return new;
+}
+
+void engines_read(struct worker *w)
+{
+	uint64_t new = find_new(w), read = 0;
+
+	for (; new; new &= new - 1) {
+		struct engine *e = &w->engines[__builtin_ctzll(new)];
 		uint64_t seen = e->state.read_ns;
 
-		if (!e->attached || engine_file_seq(&e->agent) == e->state_seq)
-			continue; /* what is known is the newest */
 		if (engine_file_read(&e->agent, &e->state, &e->state_seq) < 0)
 			continue; /* the last good copy stays, with its age */
-		if (e->state.read_ns != seen)
-			route_observe(w, e);
+		if (e->state.read_ns == seen)
+			continue;
+		ledger_prefetch_past(w->ledger, &w->ledger_params, e->index, &e->state);
+		read |= new & -new;
 	}
+	for (; read; read &= read - 1)
+		route_observe(w, &w->engines[__builtin_ctzll(read)]);
 }
 
 /* ---- health ---- */

@@ -113,7 +113,9 @@ void engines_fini(struct worker *w);
  */
 void engines_tick(struct worker *w);
 
-/* Copies every agent's newest record into engine->state. In place, no system call. */
+/* Copies every agent's newest record into engine->state. In place, no system call. A caller with
+ * something else to do first asks for the memory before that. */
+void engines_prefetch(struct worker *w);
 void engines_read(struct worker *w);
 
 /* Bit mask of engines that serve the model; all that take any name included. len 0 = any engine. */

@@ -211,22 +211,28 @@ static void epochs_get(const struct worker *w, uint64_t epochs[STATE_ENGINES_MAX
 			epochs[w->engines[i].region_index] = route_epoch(&w->engines[i]);
 }
 
+/* The stored response that the request goes on from or is about, NULL if it names none. */
+static const char *named_response(const struct exchange *x, size_t *ret_len)
+{
+	const struct route *r = x->route;
+
+	if (x->target.path == HTTP_PATH_RESPONSE) {
+		*ret_len = x->target.id_len;
+		return x->target.id;
+	}
+	*ret_len = r->scanned ? r->asked->request.previous_response_id_len : 0;
+	return *ret_len ? r->asked->request.previous_response_id : NULL;
+}
+
 /* A stored response binds the request to the engine that made it, unless that has restarted. */
 static void find_bound(struct worker *w, struct exchange *x, const uint64_t *epochs)
 {
 	struct route *r = x->route;
 	struct response response;
-	const char *id = NULL;
-	size_t len = 0;
+	size_t len;
+	const char *id = named_response(x, &len);
 	uint32_t home;
 
-	if (x->target.path == HTTP_PATH_RESPONSE) {
-		id = x->target.id;
-		len = x->target.id_len;
-	} else if (r->scanned && r->asked->request.previous_response_id_len) {
-		id = r->asked->request.previous_response_id;
-		len = r->asked->request.previous_response_id_len;
-	}
 	if (!id || responses_find(&w->responses, id, len, w->now_ns, &response) < 0)
 		return;
 	home = response_home(&response, epochs, STATE_ENGINES_MAX);
@@ -309,6 +315,12 @@ static struct view_answers *answers_of(struct worker *w, const struct route *r)
 	return a;
 }
 
+/* How deep each engine held the session's last prompt: there the search begins. */
+static const uint16_t *known_depths(const struct worker *w, const struct route *r)
+{
+	return r->has_session ? prefix_known_find(&w->prefix_known, r->session.key) : NULL;
+}
+
 static void hits(struct worker *w, struct route *r, const struct session *s, uint32_t *ret_hits)
 {
 	uint32_t by_region[STATE_ENGINES_MAX] = { 0 }, blocks[STATE_ENGINES_MAX];
@@ -321,8 +333,12 @@ static void hits(struct worker *w, struct route *r, const struct session *s, uin
 				      .session = s,
 				      .home = r->home };
 
-	if (r->chain_nr)
-		prefix_match_all(&w->prefix, w->prefix.engines, r->chain, r->chain_nr, by_region);
+	if (r->chain_nr) {
+		prefix_match_all(&w->prefix, w->prefix.engines, r->chain, r->chain_nr,
+				 known_depths(w, r), by_region);
+		if (r->has_session)
+			prefix_known_note(&w->prefix_known, r->session.key, by_region);
+	}
 	for (uint32_t i = 0; i < w->engines_nr; i++) {
 		int region = w->engines[i].region_index;
 
@@ -607,6 +623,28 @@ static int find_candidates(struct worker *w, struct exchange *x)
 	return r->candidates ? 0 : -END_MODEL;
 }
 
+/*
+ * Asks for the memory that the decision reads, as far as it is known where that lies, so that all
+ * of it is waited for together: first for every engine's number and books and the session's place,
+ * then for what these lead to. engines_read() asks for the rest.
+ */
+static void prefetch(struct worker *w, struct exchange *x)
+{
+	struct route *r = x->route;
+
+	engines_prefetch(w);
+	if (!named_response(x, &(size_t){ 0 }))
+		find_session(w, x);
+	if (r->has_session) {
+		session_prefetch(&w->sessions, r->session);
+		prefix_known_prefetch(&w->prefix_known, r->session.key);
+		session_prefetch_entry(&w->sessions, r->session);
+	}
+	if (r->chain_nr)
+		prefix_prefetch(&w->prefix, w->prefix.engines, r->chain, r->chain_nr,
+				known_depths(w, r));
+}
+
 int route_decide(struct worker *w, struct exchange *x)
 {
 	static struct policy_choice choice; /* large; written by every call before it is read */
@@ -623,8 +661,7 @@ int route_decide(struct worker *w, struct exchange *x)
 	err = find_candidates(w, x);
 	if (err)
 		return err;
-	if (r->chain_nr)
-		prefix_prefetch(&w->prefix, w->prefix.engines, r->chain, r->chain_nr);
+	prefetch(w, x);
 	engines_read(w);
 	epochs_get(w, epochs);
 	find_bound(w, x, epochs);
@@ -687,8 +724,12 @@ static void prefill_landed(struct worker *w, struct exchange *x)
 	r->token_seen = 1;
 	staging_uncold(w, x);
 	ledger_first_token(w->ledger, &r->ticket, w->now_ns);
-	if (r->chain_nr && e->region_index >= 0)
+	if (r->chain_nr && e->region_index >= 0) {
 		prefix_insert(&w->prefix, e->region_index, r->chain, r->chain_nr);
+		if (r->has_session)
+			prefix_known_landed(&w->prefix_known, r->session.key,
+					    (uint32_t)e->region_index, r->chain_nr);
+	}
 }
 
 void route_first_token(struct worker *w, struct exchange *x)

@@ -256,13 +256,27 @@ static void pools_init(struct worker *w)
 		  n < LIMIT_STAGED ? n : LIMIT_STAGED);
 }
 
+/* Untouched pages of it cost nothing: as much as there are sessions. */
+static int known_init(struct worker *w)
+{
+	uint32_t engines = w->prefix_engines;
+	char *mem = calloc(1, prefix_known_size(engines) + PREFIX_KNOWN_ALIGN);
+
+	if (!mem)
+		return -ENOMEM;
+	w->prefix_known_mem = mem;
+	mem += PREFIX_KNOWN_ALIGN - (uintptr_t)mem % PREFIX_KNOWN_ALIGN;
+	prefix_known_init(&w->prefix_known, mem, engines);
+	return 0;
+}
+
 static int slots_init(struct worker *w)
 {
 	w->links_max = w->conns_max + STATE_ENGINES_MAX;
 	w->conns = calloc(w->conns_max, sizeof(*w->conns));
 	w->links = calloc(w->links_max, sizeof(*w->links));
 	w->ledger = malloc(sizeof(*w->ledger));
-	if (!w->conns || !w->links || !w->ledger || staging_init(w) < 0)
+	if (!w->conns || !w->links || !w->ledger || known_init(w) < 0 || staging_init(w) < 0)
 		return -ENOMEM;
 	ledger_init(w->ledger);
 	ledger_params_init(&w->ledger_params);

@@ -112,6 +112,8 @@ struct worker {
 	struct sessions sessions;
 	struct responses responses;
 	struct prefix_index prefix;
+	struct prefix_known prefix_known; /* by session */
+	void *prefix_known_mem;
 	uint32_t prefix_engines; /* region indices that it and the journal have room for */
 	struct tokens tokens;
 	struct view_answers answers[WORKER_ANSWERS]; /* by model key */

@@ -55,21 +55,31 @@ static inline int engine_file_read(const struct engine_file *file, struct engine
 int engine_file_read_info(const struct engine_file *file, struct engine_info *ret_info,
 			  uint64_t *ret_seq);
 
-/* For many engines at once: the first for all, then the second for all, then the reads; all wait
- * for memory together, twice, and ask for no line that is not read. */
-static inline void engine_file_prefetch(const struct engine_file *file)
-{
-	slot_prefetch(&engine_file_layout(file)->state.head);
-}
-static inline void engine_file_prefetch_state(const struct engine_file *file)
-{
-	slot_prefetch_copy(&engine_file_layout(file)->state.head, sizeof(struct engine_state));
-}
-
 /* The number of the newest state: as at the last read = nothing new is there. */
 static inline uint64_t engine_file_seq(const struct engine_file *file)
 {
 	return slot_seq(&engine_file_layout(file)->state.head);
+}
+
+/*
+ * For many engines at once: the first for all, then the second for all, then the reads. All wait
+ * for memory together, once where one new state has come since number `seen`, which is what the
+ * first asks for, else twice.
+ */
+static inline void engine_file_prefetch(const struct engine_file *file, uint64_t seen)
+{
+	const struct slot_head *slot = &engine_file_layout(file)->state.head;
+
+	slot_prefetch(slot);
+	slot_prefetch_copy(slot, sizeof(struct engine_state), seen + 1);
+}
+static inline void engine_file_prefetch_state(const struct engine_file *file, uint64_t seen)
+{
+	uint64_t seq = engine_file_seq(file);
+
+	if ((seq & 1) == (seen & 1) && seq != seen)
+		slot_prefetch_copy(&engine_file_layout(file)->state.head,
+				   sizeof(struct engine_state), seq);
 }
 
 /* ---- latency: the probe's windows; the router's own timing has the same record ---- */

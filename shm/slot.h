@@ -71,17 +71,18 @@ static inline _Atomic uint64_t *slot_copy(const struct slot_head *slot, size_t s
 }
 
 /* Asks for the number's line. All slots' first, then slot_prefetch_copy() of all, then the reads:
- * two misses for all together. */
+ * two misses for all together, one where the copy was guessed. */
 static inline void slot_prefetch(const struct slot_head *slot)
 {
 	__builtin_prefetch(slot);
 }
 
-/* Asks for the lines of the newest copy. */
+/* Asks for the lines of the copy that `seq` names: of the newest where that is known, else of the
+ * likeliest, which is the one after that read last. */
 static inline __attribute__((always_inline)) void slot_prefetch_copy(const struct slot_head *slot,
-								     size_t size)
+								     size_t size, uint64_t seq)
 {
-	const uint8_t *copy = (const uint8_t *)slot_copy(slot, size, slot_seq(slot));
+	const uint8_t *copy = (const uint8_t *)slot_copy(slot, size, seq);
 
 	for (size_t at = 0; at < size; at += SLOT_LINE)
 		__builtin_prefetch(copy + at);

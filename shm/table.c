@@ -284,6 +284,19 @@ void table_prefetch(const struct table *table, uint64_t key)
 	__builtin_prefetch(bucket_for(table, key));
 }
 
+void table_prefetch_entry(const struct table *table, uint64_t key)
+{
+	struct table_bucket *bucket = bucket_for(table, key);
+	int way = way_of(bucket, key);
+
+	if (way < 0)
+		return;
+	const char *body = (const char *)body_at(table, bucket, way);
+
+	for (size_t at = 0; at < body_size(table->payload); at += TABLE_ALIGN)
+		__builtin_prefetch(body + at);
+}
+
 int table_read(const struct table *table, uint64_t key, void *ret_payload, uint64_t *ret_stamp)
 {
 	struct table_bucket *bucket = bucket_for(table, key);

@@ -66,8 +66,10 @@ const void *table_put(struct table *table, uint64_t key, uint64_t stamp, const v
 /* 1 if there was such an entry, 0 if not. */
 int table_erase(struct table *table, uint64_t key);
 
-/* Any process: begins to fetch what a look-up of this key will read first. */
+/* Any process: begins to fetch what a look-up of this key will read first; and, once that is there,
+ * the rest. */
 void table_prefetch(const struct table *table, uint64_t key);
+void table_prefetch_entry(const struct table *table, uint64_t key);
 
 /* Any process: 0 with a whole, checked copy; -ENOENT; -EAGAIN if the entry kept changing or is
  * torn. The writer checked them all when it attached and copies at once. */

@@ -12,6 +12,9 @@ void ledger_mark(struct ledger_engine *engine, uint64_t now_ns);
 const struct ledger_totals *ledger_reached(const struct ledger_engine *engine, uint64_t at_ns);
 const struct ledger_totals *ledger_bounded(const struct ledger_engine *engine, uint64_t at_ns);
 
+/* Finds and notes the two marks that a record's moments lead to, and asks for their lines. */
+void ledger_locate(struct ledger_engine *engine, uint64_t taken_ns, uint64_t left_ns);
+
 static inline uint64_t since(uint64_t now, uint64_t then)
 {
 	return now > then ? now - then : 0;

@@ -79,6 +79,8 @@ struct ledger_engine {
 	uint64_t drift_ns;     /* when it last rose: somebody else sends */
 	uint32_t admitted_known;
 	uint32_t marks; /* ever written */
+	uint32_t taken_mark,
+		left_mark; /* where the last record's moments led to, if they still do */
 	/* what only events need */
 	struct ledger_ticket *newest; /* without a first token */
 	uint64_t epoch;               /* of these books, counted here */
@@ -199,11 +201,15 @@ int ledger_observe(struct ledger *ledger, const struct ledger_params *params, un
 		   const struct engine_state *agent, uint64_t now_ns);
 
 /*
- * Asks for the lines of an engine's books that ledger_observe() and ledger_effective() will read:
- * the first for all engines, then the second for all, then these.
+ * Asks for the lines of an engine's books that ledger_observe() and ledger_effective() will read,
+ * each call for all engines before the next: the first; then, where the record has been observed,
+ * the second, and where a new one is there, the third and, once it has been read, the fourth.
  */
 void ledger_prefetch(const struct ledger *ledger, unsigned engine);
+void ledger_prefetch_known(const struct ledger *ledger, unsigned engine);
 void ledger_prefetch_recent(const struct ledger *ledger, unsigned engine);
+void ledger_prefetch_past(struct ledger *ledger, const struct ledger_params *params,
+			  unsigned engine, const struct engine_state *agent);
 
 /*
  * The engine's effective numbers at now_ns. `agent` may be NULL or never published: own books

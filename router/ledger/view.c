@@ -105,6 +105,15 @@ static struct reconciled reconcile(const struct ledger_engine *books,
 	return r;
 }
 
+/* The moments that reconcile() asks about. */
+void ledger_prefetch_past(struct ledger *ledger, const struct ledger_params *params,
+			  unsigned engine, const struct engine_state *agent)
+{
+	assert(engine < STATE_ENGINES_MAX);
+	ledger_locate(&ledger->engine[engine],
+		      since(agent->read_ns, ns_of(params->admission_lag_s)), agent->read_ns);
+}
+
 static double reported_requests(const struct engine_state *agent)
 {
 	double requests = 0;
@@ -334,6 +343,7 @@ int ledger_observe(struct ledger *ledger, const struct ledger_params *params, un
 		books->progress_sum = progress_of(agent);
 		books->progress_ns = now_ns;
 	}
+	ledger_prefetch_past(ledger, params, engine, agent);
 	struct reconciled r = reconcile(books, params, agent);
 
 	if (foreign_requests(&r, NULL) == 0)

@@ -406,10 +406,14 @@ int prefix_set_epoch(struct prefix_index *index, uint32_t engine, uint64_t epoch
  * The deepest one that is present moves `first`, the next one moves `absent`. Where what is left
  * fits in one round it is looked at whole, together with what lies below a boundary there: a block
  * that is present below proves that a full bucket has cost one in mid-chain.
+ *
+ * Where the end of the last prompt is known the first round looks at it alone: at the block above
+ * it and, as in the last round of a search, at what follows.
  */
 struct search {
 	uint32_t first, absent;
 	uint32_t holes, probes;
+	uint32_t known; /* PREFIX_NOT_KNOWN once it has been looked at */
 	int leaping, last, done;
 	uint32_t depth[PROBES_MAX]; /* ascending */
 	uint64_t word[PROBES_MAX];
@@ -420,8 +424,48 @@ static void search_begin(struct search *s, uint32_t first, uint32_t n, uint32_t 
 	s->first = first;
 	s->absent = n;
 	s->holes = holes;
+	s->known = PREFIX_NOT_KNOWN;
 	s->leaping = holes == 0;
 	s->done = 0;
+}
+
+static void search_begin_known(struct search *s, uint32_t n, const uint16_t *known, uint32_t engine)
+{
+	search_begin(s, 0, n, 0);
+	if (known && known[engine] != PREFIX_NOT_KNOWN)
+		s->known = known[engine] < n ? known[engine] : n;
+}
+
+static void search_plan_known(struct search *s, uint32_t n)
+{
+	uint32_t at = s->known ? s->known - 1 : 0;
+
+	s->probes = 0;
+	for (; at < n && at <= s->known + HOLE_PROBES; at++)
+		s->depth[s->probes++] = at;
+}
+
+/* `present` probes lead to the deepest that is alive. */
+static void search_judge_known(struct search *s, const struct set *set, uint32_t n,
+			       uint32_t present)
+{
+	uint32_t known = s->known, above = known > 0;
+
+	s->known = PREFIX_NOT_KNOWN;
+	if (present < above) { /* not even the block above */
+		s->absent = known - 1;
+		s->done = s->absent == 0;
+	} else if (present == above) {
+		s->first = known;
+		s->done = 1;
+	} else { /* more than it was */
+		uint32_t hole = 0;
+
+		for (uint32_t i = above; i < present; i++)
+			hole |= !word_alive(set, s->word[i]);
+		search_begin(s, s->depth[present - 1] + 1, n, hole);
+		s->done = s->first == n;
+	}
 }
 
 /* The depths of this round, `share` at most. */
@@ -429,6 +473,10 @@ static void search_plan(struct search *s, uint32_t n, uint32_t share)
 {
 	uint32_t wide = s->absent - s->first, at = s->first, leap = 0;
 
+	if (s->known != PREFIX_NOT_KNOWN) {
+		search_plan_known(s, n);
+		return;
+	}
 	s->probes = 0;
 	s->last = wide + HOLE_PROBES <= share;
 	if (s->last) {
@@ -470,6 +518,10 @@ static void search_judge(struct search *s, const struct set *set, uint32_t n)
 
 	while (present > 0 && !word_alive(set, s->word[present - 1]))
 		present--;
+	if (s->known != PREFIX_NOT_KNOWN) {
+		search_judge_known(s, set, n, present);
+		return;
+	}
 	s->leaping = 0;
 	if (present > 0 && s->depth[present - 1] > s->absent) {
 		if (s->holes < HOLES_MAX)
@@ -517,7 +569,7 @@ static uint32_t share_of(uint32_t searching)
 }
 
 void prefix_prefetch(const struct prefix_index *index, uint32_t engines, const uint64_t *chain,
-		     uint32_t n)
+		     uint32_t n, const uint16_t *known)
 {
 	struct search s;
 
@@ -525,12 +577,12 @@ void prefix_prefetch(const struct prefix_index *index, uint32_t engines, const u
 	n = bounded(index, n);
 	if (engines == 0)
 		return;
-	search_begin(&s, 0, n, 0);
-	search_plan(&s, n, share_of(engines));
 	for (uint32_t i = 0; i < engines; i++) {
 		struct set set = set_of(index, i);
 
 		__builtin_prefetch(set.head);
+		search_begin_known(&s, n, known, i);
+		search_plan(&s, n, share_of(engines));
 		search_ask(&s, &set, chain);
 	}
 }
@@ -540,7 +592,7 @@ void prefix_prefetch(const struct prefix_index *index, uint32_t engines, const u
  * look into them and ask for the stamps, judge.
  */
 void prefix_match_all(const struct prefix_index *index, uint32_t engines, const uint64_t *chain,
-		      uint32_t n, uint32_t *ret_blocks)
+		      uint32_t n, const uint16_t *known, uint32_t *ret_blocks)
 {
 	struct set sets[PREFIX_ENGINES_MAX];
 	struct search s[PREFIX_ENGINES_MAX];
@@ -552,7 +604,7 @@ void prefix_match_all(const struct prefix_index *index, uint32_t engines, const 
 	for (uint32_t i = 0; i < engines; i++) {
 		sets[i] = set_of(index, i);
 		__builtin_prefetch(sets[i].head);
-		search_begin(&s[i], 0, n, 0);
+		search_begin_known(&s[i], n, known, i);
 		at[i] = (uint8_t)i;
 	}
 	for (; searching; searching = left) {

@@ -26,6 +26,9 @@ enum {
 	PREFIX_BLOCKS_MIN = 1024,       /* smallest room per engine */
 	PREFIX_BLOCKS_MAX = 256 * 1024, /* largest: 128 MiB of content, ~32 M tokens */
 	PREFIX_BLOCKS_UNKNOWN = 8192,   /* capacity of an engine whose KV capacity is not known */
+	PREFIX_KNOWN = 4096,            /* sessions whose last depths are remembered */
+	PREFIX_KNOWN_ALIGN = 64,
+	PREFIX_NOT_KNOWN = 0xffff,
 };
 
 struct prefix_section;
@@ -90,15 +93,20 @@ uint32_t prefix_match(const struct prefix_index *index, uint32_t engine, const u
 		      uint32_t n);
 
 /*
+ * The same for engines 0..engines-1 at once, their memory accesses overlapped. `known`: for each
+ * engine the depth at which to look first, as it was for the session's last prompt
+ * (PREFIX_NOT_KNOWN for an engine of which that is not known; NULL for none). Where it still is the
+ * end one look is enough; it changes no answer.
+ */
+void prefix_match_all(const struct prefix_index *index, uint32_t engines, const uint64_t *chain,
+		      uint32_t n, const uint16_t *known, uint32_t *ret_blocks);
+
+/*
  * Asks for the lines that prefix_match_all() will look at first, while the caller has other memory
  * to wait for. Changes no answer.
  */
 void prefix_prefetch(const struct prefix_index *index, uint32_t engines, const uint64_t *chain,
-		     uint32_t n);
-
-/* The same for engines 0..engines-1 at once, their memory accesses overlapped. */
-void prefix_match_all(const struct prefix_index *index, uint32_t engines, const uint64_t *chain,
-		      uint32_t n, uint32_t *ret_blocks);
+		     uint32_t n, const uint16_t *known);
 
 /* The engine has computed this prompt: all its blocks are there and the most recently used. */
 void prefix_insert(struct prefix_index *index, uint32_t engine, const uint64_t *chain, uint32_t n);
@@ -110,6 +118,28 @@ void prefix_insert(struct prefix_index *index, uint32_t engine, const uint64_t *
  */
 void prefix_truncate(struct prefix_index *index, uint32_t engine, const uint64_t *chain, uint32_t n,
 		     uint32_t from);
+
+/*
+ * How deep each engine held the last prompt of a session: a small memory of a process's own, that
+ * may forget. One place for each of PREFIX_KNOWN keys (never 0), a new one takes an old one's.
+ */
+struct prefix_known {
+	uint8_t *mem;
+	uint32_t engines, stride;
+};
+
+/* Bytes of it, and what they must be aligned to; they must be zero. */
+size_t prefix_known_size(uint32_t engines);
+void prefix_known_init(struct prefix_known *ret_known, void *mem, uint32_t engines);
+
+/* Depths for prefix_match_all(), or NULL. The first asks for the line that the second reads. */
+void prefix_known_prefetch(const struct prefix_known *known, uint64_t key);
+const uint16_t *prefix_known_find(const struct prefix_known *known, uint64_t key);
+
+/* What prefix_match_all() found; and that an engine has inserted the prompt since. */
+void prefix_known_note(struct prefix_known *known, uint64_t key, const uint32_t *blocks);
+void prefix_known_landed(struct prefix_known *known, uint64_t key, uint32_t engine,
+			 uint32_t blocks);
 
 /* -EINVAL if there is no such engine. Any process. */
 int prefix_stats(const struct prefix_index *index, uint32_t engine, struct prefix_stats *ret_stats);

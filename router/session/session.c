@@ -269,6 +269,16 @@ static int expired(const struct sessions *sessions, const struct session *sessio
 	       now_ns - session->last_ns > sessions->idle_ns;
 }
 
+void session_prefetch(const struct sessions *sessions, struct session_key key)
+{
+	table_prefetch(&sessions->table, key.key);
+}
+
+void session_prefetch_entry(const struct sessions *sessions, struct session_key key)
+{
+	table_prefetch_entry(&sessions->table, key.key);
+}
+
 int session_find(const struct sessions *sessions, struct session_key key, uint64_t now_ns,
 		 struct session *ret_session)
 {

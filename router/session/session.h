@@ -129,6 +129,10 @@ struct session_key sessions_key(const struct sessions *sessions, uint64_t scope,
 struct session_key sessions_infer(struct sessions *sessions, uint64_t scope, uint64_t identity,
 				  const uint64_t *chain, uint32_t n, uint64_t now_ns);
 
+/* Begins to fetch what session_find() will read first; and, once that is there, the rest. */
+void session_prefetch(const struct sessions *sessions, struct session_key key);
+void session_prefetch_entry(const struct sessions *sessions, struct session_key key);
+
 /* 0, -ENOENT (unknown or idle too long). ret_session may be NULL. Any process. */
 int session_find(const struct sessions *sessions, struct session_key key, uint64_t now_ns,
 		 struct session *ret_session);

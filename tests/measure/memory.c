@@ -72,7 +72,7 @@ static void measure_match(const struct prefix_index *index, const char *what, ui
 		}
 		uint64_t before = clock_ns();
 
-		prefix_match_all(index, engines, chain, BLOCKS, blocks);
+		prefix_match_all(index, engines, chain, BLOCKS, NULL, blocks);
 		hist_add(&hist, (double)(clock_ns() - before));
 	}
 	print(what, &hist);

@@ -52,8 +52,8 @@ static void an_agents_values_arrive_and_a_second_agent_is_refused(void **state)
 	ENGINE_SET(&s, running, 17);
 	ENGINE_SET(&s, decode_iteration_s, 0.05);
 	strcpy(info.models[1], "qwen3");
-	engine_file_prefetch(&router);
-	engine_file_prefetch_state(&router);
+	engine_file_prefetch(&router, 0);
+	engine_file_prefetch_state(&router, 0);
 	assert_int_equal(engine_file_seq(&router), 0);
 	engine_file_publish(&agent, &s);
 	engine_file_publish_info(&agent, &info);

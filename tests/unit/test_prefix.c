@@ -84,7 +84,7 @@ static void all_engines_at_once_answer_as_each_alone(void **state)
 	prefix_insert(&idx, 0, chain, 37);
 	prefix_insert(&idx, 2, chain, LONGEST);
 	for (uint32_t n = 0; n <= LONGEST; n++) {
-		prefix_match_all(&idx, ENGINES, chain, n, all);
+		prefix_match_all(&idx, ENGINES, chain, n, NULL, all);
 		assert_int_equal(all[0], n < 37 ? n : 37);
 		assert_int_equal(all[1], 0);
 		assert_int_equal(all[2], n);
@@ -320,6 +320,50 @@ static uint32_t random_prompt(unsigned *seed, uint64_t *ret_chain)
 	return n;
 }
 
+/* Whatever depth the search begins at: right, near, far, none. */
+static void assert_matched_from(unsigned *seed, const uint64_t *chain, uint32_t n, uint32_t held)
+{
+	const uint32_t depths[] = { held,
+				    held + 1,
+				    held ? held - 1 : 0,
+				    held + 3,
+				    (uint32_t)rand_r(seed) % (USUAL + 9),
+				    PREFIX_NOT_KNOWN };
+
+	for (unsigned i = 0; i < sizeof(depths) / sizeof(depths[0]); i++) {
+		uint16_t known[ENGINES] = { (uint16_t)depths[i] };
+		uint32_t all[ENGINES];
+
+		prefix_prefetch(&idx, ENGINES, chain, n, known);
+		prefix_match_all(&idx, ENGINES, chain, n, known, all);
+		assert_int_equal(all[0], held);
+		assert_int_equal(all[1], 0);
+	}
+}
+
+static void the_depths_of_a_session_are_kept_until_another_takes_the_place(void **state)
+{
+	uint32_t blocks[ENGINES] = { 3, 0, 900 };
+	struct prefix_known known;
+	uint64_t other = 8;
+	void *place = aligned_alloc(PREFIX_KNOWN_ALIGN, prefix_known_size(ENGINES));
+
+	memset(place, 0, prefix_known_size(ENGINES));
+	prefix_known_init(&known, place, ENGINES);
+	assert_null(prefix_known_find(&known, 7));
+	prefix_known_landed(&known, 7, 1, 5); /* of a session that is not there */
+	assert_null(prefix_known_find(&known, 7));
+	prefix_known_note(&known, 7, blocks);
+	prefix_known_landed(&known, 7, 1, 950);
+	assert_int_equal(prefix_known_find(&known, 7)[0], 3);
+	assert_int_equal(prefix_known_find(&known, 7)[1], 950);
+	assert_int_equal(prefix_known_find(&known, 7)[2], 900);
+	for (; prefix_known_find(&known, 7); other++)
+		prefix_known_note(&known, other, blocks);
+	assert_true(other > 8 + PREFIX_KNOWN / 100);
+	free(place);
+}
+
 static void it_agrees_with_a_naive_index_over_random_histories(void **state)
 {
 	uint64_t chain[LONGEST];
@@ -347,6 +391,7 @@ static void it_agrees_with_a_naive_index_over_random_histories(void **state)
 		}
 		n = random_prompt(&seed, chain);
 		assert_int_equal(prefix_match(&idx, 0, chain, n), naive_match(chain, n));
+		assert_matched_from(&seed, chain, n, naive_match(chain, n));
 		assert_int_equal(stats_of(0).live, naive.n);
 	}
 	assert_int_equal(stats_of(0).displaced, 0);
@@ -556,7 +601,7 @@ static void a_reader_beside_a_busy_writer_is_never_led_astray(void **state)
 	while (*done < 3000) {
 		uint32_t all[ENGINES], n = random_prompt(&seed, chain);
 
-		prefix_match_all(&view, ENGINES, chain, n, all);
+		prefix_match_all(&view, ENGINES, chain, n, NULL, all);
 		for (uint32_t e = 0; e < ENGINES; e++) {
 			assert_true(all[e] <= n);
 			assert_int_equal(prefix_match(&view, e, never, 50), 0);
@@ -584,6 +629,7 @@ int main(void)
 		TEST(capacity_errs_on_the_high_side),
 		TEST(another_shape_is_refused_and_left_alone),
 		TEST(a_successor_finds_what_its_predecessor_left),
+		TEST(the_depths_of_a_session_are_kept_until_another_takes_the_place),
 		TEST(it_agrees_with_a_naive_index_over_random_histories),
 		TEST(a_full_index_misjudges_hardly_any_prompt),
 		TEST(stamps_that_come_round_revive_nothing),
