@@ -195,6 +195,12 @@ static uint8_t open_where(struct chat_watch *watch, uint8_t outer, bool object)
 	}
 }
 
+/* What the innermost open container is. */
+static uint8_t where_now(const struct chat_watch *watch)
+{
+	return watch->json.depth <= CHAT_WATCH_DEPTH ? watch->where[watch->json.depth] : WHERE_SKIP;
+}
+
 static void opened(struct chat_watch *watch, bool object)
 {
 	unsigned depth = watch->json.depth;
@@ -202,7 +208,7 @@ static void opened(struct chat_watch *watch, bool object)
 	assert(depth >= 1 && depth <= PULL_DEPTH);
 	if (depth == 1)
 		watch->where[1] = object ? WHERE_ROOT : WHERE_SKIP;
-	else
+	else if (depth <= CHAT_WATCH_DEPTH)
 		watch->where[depth] = open_where(watch, watch->where[depth - 1], object);
 	watch->key = KEY_OTHER;
 }
@@ -245,7 +251,7 @@ static bool is_text(uint8_t key)
 
 static uint8_t string_sink(struct chat_watch *watch)
 {
-	switch (watch->where[watch->json.depth]) {
+	switch (where_now(watch)) {
 	case WHERE_ROOT:
 		return string_in_root(watch);
 	case WHERE_CHOICE:
@@ -275,7 +281,9 @@ static uint8_t string_sink(struct chat_watch *watch)
 static void begin_string(struct chat_watch *watch, uint8_t sink)
 {
 	watch->sink = sink;
-	if (sink >= SINK_KEY)
+	if (sink == SINK_ID && watch->response_id_len == 0)
+		watch->copy = (struct pull_copy){ .to = watch->response_id, .max = CHAT_WATCH_ID };
+	else if (sink >= SINK_KEY)
 		watch->copy = (struct pull_copy){ .to = watch->text, .max = sizeof(watch->text) };
 }
 
@@ -316,11 +324,12 @@ static void error_code(struct chat_watch *watch, int32_t code)
 		see(watch, CHAT_SEEN_OVERLOAD);
 }
 
+/* The first one is that of the response; it lies where it stays. */
 static void end_id(struct chat_watch *watch)
 {
-	if (watch->copy.over || watch->copy.len < 5 || memcmp(watch->text, "resp_", 5) != 0)
+	if (watch->response_id_len || watch->copy.over || watch->copy.len < 5 ||
+	    memcmp(watch->response_id, "resp_", 5) != 0)
 		return;
-	memcpy(watch->response_id, watch->text, watch->copy.len);
 	watch->response_id[watch->copy.len] = 0;
 	watch->response_id_len = watch->copy.len;
 	see(watch, CHAT_SEEN_RESPONSE_ID);
@@ -336,7 +345,7 @@ static void end_string(struct chat_watch *watch)
 	switch (watch->sink) {
 	case SINK_KEY:
 		watch->key = (uint8_t)chat_key_find(keys, KEY_OTHER, watch->text, watch->copy.len);
-		if (watch->where[watch->json.depth] == WHERE_ANY)
+		if (where_now(watch) == WHERE_ANY)
 			token(watch);
 		break;
 	case SINK_TYPE:
@@ -387,7 +396,7 @@ static bool string_bytes(struct chat_watch *watch, const uint8_t **p, const uint
 /* Where the number of this key belongs, or CHAT_COUNT_NR. */
 static enum chat_count count_of(const struct chat_watch *watch)
 {
-	switch (watch->where[watch->json.depth]) {
+	switch (where_now(watch)) {
 	case WHERE_USAGE:
 	case WHERE_DETAILS:
 	case WHERE_META:
@@ -421,7 +430,7 @@ static enum chat_count count_of(const struct chat_watch *watch)
 
 static void take_count(struct chat_watch *watch, enum chat_count which, uint64_t value)
 {
-	watch->count[which] = value;
+	watch->count[which] = value < UINT32_MAX ? (uint32_t)value : UINT32_MAX;
 	watch->given |= (uint16_t)(1u << which);
 	switch (which) {
 	case CHAT_COUNT_CACHED:
@@ -439,7 +448,7 @@ static void take_count(struct chat_watch *watch, enum chat_count which, uint64_t
 
 static void literal(struct chat_watch *watch)
 {
-	uint8_t where = watch->where[watch->json.depth];
+	uint8_t where = where_now(watch);
 	enum chat_count which = count_of(watch);
 	uint64_t value = 0;
 
@@ -475,8 +484,7 @@ static bool event(struct chat_watch *watch, const uint8_t **p, const uint8_t *en
 		break;
 	case PULL_KEY:
 		/* Keys are looked up only where one could matter. */
-		begin_string(watch,
-			     watch->where[watch->json.depth] == WHERE_SKIP ? SINK_SKIP : SINK_KEY);
+		begin_string(watch, where_now(watch) == WHERE_SKIP ? SINK_SKIP : SINK_KEY);
 		break;
 	case PULL_STRING:
 		begin_string(watch, string_sink(watch));
@@ -771,7 +779,7 @@ static uint64_t either(const struct chat_watch *watch, enum chat_count first,
 bool chat_watch_usage(const struct chat_watch *watch, struct chat_usage *ret_usage)
 {
 	struct chat_usage usage = { 0 };
-	const uint64_t *count = watch->count;
+	const uint32_t *count = watch->count;
 
 	if (!(watch->seen & CHAT_SEEN_USAGE))
 		return false;
@@ -782,11 +790,12 @@ bool chat_watch_usage(const struct chat_watch *watch, struct chat_usage *ret_usa
 	if (given(watch, CHAT_COUNT_PROMPT))
 		usage.prompt_tokens = count[CHAT_COUNT_PROMPT];
 	else if (given(watch, CHAT_COUNT_INPUT))
-		usage.prompt_tokens = count[CHAT_COUNT_INPUT] + count[CHAT_COUNT_CACHE_READ] +
+		usage.prompt_tokens = (uint64_t)count[CHAT_COUNT_INPUT] +
+				      count[CHAT_COUNT_CACHE_READ] +
 				      count[CHAT_COUNT_CACHE_CREATION];
 	else
 		usage.prompt_tokens =
-			count[CHAT_COUNT_TIMED_PROMPT] + count[CHAT_COUNT_TIMED_CACHED];
+			(uint64_t)count[CHAT_COUNT_TIMED_PROMPT] + count[CHAT_COUNT_TIMED_CACHED];
 	*ret_usage = usage;
 	return true;
 }

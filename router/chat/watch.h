@@ -29,7 +29,12 @@ enum chat_seen {
 	CHAT_SEEN_OVERLOAD = 128, /* the error says 429, 503 or overloaded: not processed */
 };
 
-enum { CHAT_WATCH_ID = 96, CHAT_WATCH_FIELD = 8 };
+enum {
+	CHAT_WATCH_ID = 96,
+	CHAT_WATCH_FIELD = 8,
+	CHAT_WATCH_TEXT = 32,  /* longer than any word that is looked for */
+	CHAT_WATCH_DEPTH = 10, /* nothing that matters is nested deeper */
+};
 
 /* The counts in their dialects, as far as they were named; later ones replace earlier ones. */
 #define CHAT_COUNTS(X)                                                  \
@@ -51,13 +56,13 @@ enum chat_count {
 };
 
 struct chat_watch {
+	/* The last event that brought a token and nothing else: what stood around its text. */
+	uint64_t like_head_hash, like_tail_hash;
+	uint16_t like_head, like_tail; /* bytes; like_tail 0 = there was none */
+	uint16_t given;                /* bit per enum chat_count */
+	uint16_t response_id_len;
 	uint32_t seen, news; /* enum chat_seen */
 	uint32_t events;
-	int32_t error_code; /* as the engine gave it, when a number; else 0 */
-	int32_t root_code;  /* SGLang writes it beside the message */
-	uint16_t given;     /* bit per enum chat_count */
-	uint16_t response_id_len;
-	uint64_t count[CHAT_COUNT_NR];
 	uint8_t mode;
 	uint8_t line; /* where in a line of the stream */
 	uint8_t field_len;
@@ -69,17 +74,17 @@ struct chat_watch {
 	uint8_t done_match; /* bytes of [DONE] that the data are so far; beyond: they are not */
 	uint8_t key;        /* of the value being read */
 	uint8_t sink;       /* what the current string is for */
-	/* The last event that brought a token and nothing else: what stood around its text. */
-	uint16_t like_head, like_tail; /* bytes; like_tail 0 = there was none */
-	uint64_t like_head_hash, like_tail_hash;
+	uint8_t where[CHAT_WATCH_DEPTH + 1]; /* what each open container is; deeper: nothing */
 	char field[CHAT_WATCH_FIELD];
-	uint8_t where[PULL_DEPTH + 1]; /* what each open container is */
 	struct pull json;
 	struct pull_copy copy;
-	char text[CHAT_WATCH_ID]; /* event names, keys and captured values */
-	char response_id[CHAT_WATCH_ID + 1];
+	int32_t error_code;                  /* as the engine gave it, when a number; else 0 */
+	int32_t root_code;                   /* SGLang writes it beside the message */
+	uint32_t count[CHAT_COUNT_NR];       /* saturating */
+	char text[CHAT_WATCH_TEXT];          /* event names, keys and captured values */
+	char response_id[CHAT_WATCH_ID + 1]; /* or what may become it, while its length is 0 */
 };
-static_assert(sizeof(struct chat_watch) <= 768, "one lives in every connection");
+static_assert(sizeof(struct chat_watch) <= 320, "one lives in every connection");
 
 struct chat_usage {
 	uint64_t prompt_tokens; /* cached ones included, whatever the dialect */
