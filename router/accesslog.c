@@ -53,8 +53,8 @@ void accesslog_request(const struct worker *w, const struct exchange *x)
 	log_u64(&line, "bytes_out", x->bytes_out);
 	if (x->staged)
 		log_u64(&line, "pieces", x->pieces);
-	if (x->yields.closes)
-		log_u64(&line, "taken_back", x->yields.closes);
+	if (requeue_closes(x))
+		log_u64(&line, "taken_back", requeue_closes(x));
 	if (x->rescued)
 		log_bool(&line, "rescued", 1);
 	if (x->attempts > 1)

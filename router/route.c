@@ -45,6 +45,7 @@ int route_begin(struct worker *w, struct exchange *x)
 	memset(r, 0, sizeof(*r));
 	memset(asked, 0, sizeof(*asked));
 	r->asked = asked;
+	asked->x = x;
 	r->bound = r->home = -1;
 	x->route = r;
 	return 0;
@@ -62,8 +63,10 @@ static void forget_asked(struct worker *w, struct route *r)
 	r->chain_block = NULL;
 	r->chain = NULL;
 	r->chain_nr = 0;
-	if (r->asked)
+	if (r->asked) {
+		assert(!r->asked->wait.waiting && r->asked->yields.state == REQUEUE_IDLE);
 		slab_give(&w->asked, r->asked);
+	}
 	r->asked = NULL;
 }
 
@@ -73,9 +76,9 @@ int route_settle(struct worker *w, struct exchange *x)
 
 	if (!r || !r->asked)
 		return 1;
-	/* The first token puts the chain into the index; what went in pieces is judged at its end.
-	 */
-	if ((x->generates && !r->token_seen) || x->staged)
+	/* The first token puts the chain into the index; what went in pieces, or more than once, is
+	 * judged at its end. */
+	if ((x->generates && !r->token_seen) || x->staged || requeue_closes(x))
 		return 0;
 	forget_asked(w, r);
 	return 1;
@@ -865,7 +868,7 @@ static void journal_outcome_note(struct worker *w, const struct exchange *x)
 	o.end_s = SINCE(w->now_ns);
 #undef SINCE
 	o.pieces = x->pieces;
-	o.taken_back = x->yields.closes;
+	o.taken_back = requeue_closes(x);
 	o.rescued = x->rescued;
 	ring_append(&w->file.journal, &o, sizeof(o));
 }

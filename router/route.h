@@ -28,12 +28,16 @@ enum {
 	ROUTE_WAIT = -1001, /* waits in the router for a cold slot */
 };
 
-/* What only choosing needs: given back once nothing can make an engine be chosen again. */
+/* What only choosing and sending need: given back once nothing can make an engine be chosen again.
+ */
 struct route_asked {
 	struct chat_request request;
 	char header_session[LIMIT_SESSION_ID];
 	uint16_t header_session_len;
 	struct session before; /* as it was when this request was dispatched */
+	struct exchange *x;
+	struct admit_entry wait;    /* for a cold slot (room.c) */
+	struct requeue_cold yields; /* a cold prompt that gives way to others (requeue.c) */
 };
 
 /* What the decision of one request needs and remembers until its end. */

@@ -195,8 +195,7 @@ struct exchange {
 	struct route *route;
 
 	/* before it is sent (room.c, staging.c) */
-	struct admit_entry wait; /* for a cold slot */
-	uint8_t held;            /* that is in the books of wait.engine */
+	uint8_t held;            /* it waits for a cold slot and is in that engine's books */
 	uint8_t cold;            /* 1 + the engine that has it among its cold prompts, 0 = none */
 	uint8_t staged;          /* it goes, or went, in pieces */
 	uint32_t pieces;         /* that were answered */
@@ -206,7 +205,6 @@ struct exchange {
 	struct staging *staging; /* NULL = no pieces are to be sent */
 
 	/* taken back from an engine (requeue.c, rescue.c) */
-	struct requeue_cold yields; /* a cold prompt that gives way to others */
 	struct requeue_pass passes; /* one of these others */
 	uint8_t gives_way;          /* by that rule */
 	uint8_t holds_back; /* of its answer nothing has gone to the client: it may be taken back */

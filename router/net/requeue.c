@@ -12,7 +12,20 @@
 
 static struct exchange *exchange_of(struct requeue_cold *cold)
 {
-	return (struct exchange *)((char *)cold - offsetof(struct exchange, yields));
+	return ((struct route_asked *)((char *)cold - offsetof(struct route_asked, yields)))->x;
+}
+
+/* NULL: it is past giving way, and never did. */
+static struct requeue_cold *yields_of(const struct exchange *x)
+{
+	return x->route && x->route->asked ? &x->route->asked->yields : NULL;
+}
+
+uint32_t requeue_closes(const struct exchange *x)
+{
+	const struct requeue_cold *yields = yields_of(x);
+
+	return yields ? yields->closes : 0;
 }
 
 /* ---- before it goes ---- */
@@ -53,7 +66,7 @@ static void send_of(struct worker *w, const struct exchange *x, struct requeue_s
 				      .step_s = staging_step(w, e) / rate,
 				      .start_ns = w->now_ns };
 	/* One that returns is alone: those who waited have their tokens. */
-	if (x->yields.state == REQUEUE_IDLE && ahead_s > 0)
+	if (x->route->asked->yields.state == REQUEUE_IDLE && ahead_s > 0)
 		ret->start_ns += (uint64_t)(ahead_s * (ratio > 0 ? ratio : 1) * 1e9);
 }
 
@@ -72,18 +85,22 @@ void requeue_goes(struct worker *w, struct exchange *x)
 			requeue_enter(rq, &x->passes, (unsigned)x->engine);
 		return;
 	}
-	if (x->yields.state == REQUEUE_IDLE && !requeue_may(rq, (unsigned)x->engine, w->now_ns)) {
+	if (x->route->asked->yields.state == REQUEUE_IDLE &&
+	    !requeue_may(rq, (unsigned)x->engine, w->now_ns)) {
 		x->gives_way = 0;
 		return;
 	}
 	send_of(w, x, &send);
-	requeue_sent(rq, &x->yields, (unsigned)x->engine, &send, w->now_ns);
+	requeue_sent(rq, &x->route->asked->yields, (unsigned)x->engine, &send, w->now_ns);
 }
 
 void requeue_done(struct worker *w, struct exchange *x)
 {
+	struct requeue_cold *yields = yields_of(x);
+
 	requeue_leave(&w->back.requeue, &x->passes);
-	requeue_over(&w->back.requeue, &x->yields);
+	if (yields)
+		requeue_over(&w->back.requeue, yields);
 }
 
 static void unstage(struct worker *w, struct exchange *x)
@@ -106,12 +123,13 @@ void requeue_forget(struct worker *w, struct exchange *x)
 int requeue_holds(struct worker *w, struct conn *c, int status, int sse)
 {
 	struct exchange *x = c->x;
+	struct requeue_cold *yields = yields_of(x);
 
-	if (x->yields.state != REQUEUE_RUNNING)
+	if (!yields || yields->state != REQUEUE_RUNNING)
 		return 0;
 	if (status == 200 && sse && c->out.bytes == 0 && !c->sending)
 		return 1;
-	requeue_over(&w->back.requeue, &x->yields); /* what comes now is the answer */
+	requeue_over(&w->back.requeue, yields); /* what comes now is the answer */
 	return 0;
 }
 
@@ -146,7 +164,7 @@ static int time_tells(struct worker *w, const struct exchange *x)
 	seen.prompt_tokens = ticket->prompt_tokens;
 	seen.expected_tokens = ticket->prompt_tokens - ticket->uncached_tokens;
 	seen.clock_s = STAGING_CLOCK_S / w->set->time_scale;
-	seen.took_s = (double)(x->first_token_ns - x->yields.sent_ns) * 1e-9;
+	seen.took_s = (double)(x->first_token_ns - x->route->asked->yields.sent_ns) * 1e-9;
 	seen.hit_s = ticket->prefill_s * (ratio > 0 ? ratio : 1);
 	seen.miss_s = seen.hit_s / ticket->uncached_tokens * x->route->uncached_tokens;
 	switch (stage_judge(&w->stage.params, &seen, &source)) {
@@ -166,14 +184,14 @@ uint64_t requeue_found(struct worker *w, const struct exchange *x, uint64_t cach
 	uint32_t kept = cached_tokens > before ? (uint32_t)(cached_tokens - before) : 0;
 	int told = 1;
 
-	if (x->yields.closes == 0)
+	if (requeue_closes(x) == 0)
 		return cached_tokens;
 	if (!known) {
 		told = time_tells(w, x);
-		kept = told > 0 ? x->yields.kept_tokens : 0;
+		kept = told > 0 ? x->route->asked->yields.kept_tokens : 0;
 	}
-	if (told >= 0 &&
-	    requeue_kept(&w->back.requeue, &w->stage.params, &x->yields, kept, w->now_ns)) {
+	if (told >= 0 && requeue_kept(&w->back.requeue, &w->stage.params, &x->route->asked->yields,
+				      kept, w->now_ns)) {
 		count(&w->counters, COUNTER_requeue_guards, 1);
 		log_say(LOG_WARN,
 			"no prompt is taken back from engine %s: it computes again what it had",
@@ -189,11 +207,12 @@ static void books_taken_back(struct worker *w, struct exchange *x)
 {
 	struct route *r = x->route;
 	struct engine *e = engine_of(w, x);
-	uint32_t done = x->yields.computed_tokens, blocks, rest;
-	uint64_t step_ns = (uint64_t)(x->yields.step_s * 1e9);
+	uint32_t done = x->route->asked->yields.computed_tokens, blocks, rest;
+	uint64_t step_ns = (uint64_t)(x->route->asked->yields.step_s * 1e9);
 
 	rest = done < r->ticket.uncached_tokens ? r->ticket.uncached_tokens - done : 1;
-	rescue_leave_behind(w, &r->ticket, x->yields.step_tokens, w->now_ns + 2 * step_ns);
+	rescue_leave_behind(w, &r->ticket, x->route->asked->yields.step_tokens,
+			    w->now_ns + 2 * step_ns);
 	ledger_staged(w->ledger, e->index, rest);
 	x->away_tokens = rest;
 	r->ticket.prefill_s *= (double)rest / r->ticket.uncached_tokens;
@@ -210,7 +229,7 @@ enum conn_state requeue_give_way(struct worker *w, struct conn *c, const struct 
 	struct exchange *x = c->x;
 
 	if (x->settled || x->body_dropped || x->relayed_event || (x->answered && !x->holds_back)) {
-		requeue_over(&w->back.requeue, &x->yields);
+		requeue_over(&w->back.requeue, &x->route->asked->yields);
 		x->gives_way = 0;
 		return c->state;
 	}

@@ -59,6 +59,9 @@ enum conn_state requeue_give_way(struct worker *w, struct conn *c, const struct 
 enum conn_state requeue_closed(struct worker *w, struct conn *c, const struct conn_input *in);
 enum conn_state requeue_return(struct worker *w, struct conn *c, const struct conn_input *in);
 
+/* How often it was taken back. */
+uint32_t requeue_closes(const struct exchange *x);
+
 /* ---- rescue.c ---- */
 
 /* The engine has moved: something of an answer's body, which no engine sends before it computes. */

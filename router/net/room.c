@@ -45,21 +45,27 @@ enum stage_mode staging_mode(const struct worker *w, const struct engine *e)
 
 static struct exchange *exchange_of(struct admit_entry *entry)
 {
-	return (struct exchange *)((char *)entry - offsetof(struct exchange, wait));
+	return ((struct route_asked *)((char *)entry - offsetof(struct route_asked, wait)))->x;
 }
 
 static void hold(struct worker *w, struct exchange *x)
 {
-	if (x->held || x->wait.engine < 0)
+	const struct admit_entry *wait = &x->route->asked->wait;
+
+	if (x->held || wait->engine < 0)
 		return;
-	ledger_held(w->ledger, (unsigned)x->wait.engine, 1, (int64_t)x->wait.tokens);
+	ledger_held(w->ledger, (unsigned)wait->engine, 1, (int64_t)wait->tokens);
 	x->held = 1;
 }
 
 void staging_unhold(struct worker *w, struct exchange *x)
 {
-	if (x->held)
-		ledger_held(w->ledger, (unsigned)x->wait.engine, -1, -(int64_t)x->wait.tokens);
+	const struct admit_entry *wait;
+
+	if (!x->held)
+		return;
+	wait = &x->route->asked->wait;
+	ledger_held(w->ledger, (unsigned)wait->engine, -1, -(int64_t)wait->tokens);
 	x->held = 0;
 }
 
@@ -110,10 +116,12 @@ void staging_restarted(struct worker *w, struct engine *e)
 
 static void let_go(struct worker *w, struct exchange *x)
 {
-	if (!x->wait.waiting)
+	struct admit_entry *wait = &x->route->asked->wait;
+
+	if (!wait->waiting)
 		return;
-	count(&w->counters, COUNTER_cold_waited_us, (w->now_ns - x->wait.since_ns) / 1000);
-	admit_release(&w->stage.room, &x->wait, w->now_ns);
+	count(&w->counters, COUNTER_cold_waited_us, (w->now_ns - wait->since_ns) / 1000);
+	admit_release(&w->stage.room, wait, w->now_ns);
 }
 
 int staging_waits(struct worker *w, struct exchange *x, const struct policy_choice *choice,
@@ -121,6 +129,7 @@ int staging_waits(struct worker *w, struct exchange *x, const struct policy_choi
 {
 	const struct admit_params *admit = &w->stage.admit;
 	struct engine *e = &w->engines[choice->engine];
+	struct admit_entry *wait = &x->route->asked->wait;
 	struct ledger_sums sums;
 	int takes;
 
@@ -132,19 +141,19 @@ int staging_waits(struct worker *w, struct exchange *x, const struct policy_choi
 	ledger_books_get(w->ledger, e->index, &sums);
 	takes = admit_takes_cold(admit, sums.cold_prompts);
 	/* Who has just come does not overtake those that wait for this engine. */
-	if (takes && (x->wait.waiting || sums.held == 0)) {
+	if (takes && (wait->waiting || sums.held == 0)) {
 		let_go(w, x);
 		return 0;
 	}
-	if (!x->wait.waiting) {
-		if (admit_enter(&w->stage.room, admit, &x->wait, ADMIT_COLD, choice->class,
-				w->now_ns) < 0)
+	if (!wait->waiting) {
+		if (admit_enter(&w->stage.room, admit, wait, ADMIT_COLD, choice->class, w->now_ns) <
+		    0)
 			return -END_OVERLOAD;
 		count(&w->counters, COUNTER_cold_waits, 1);
 		w->stage.freed |= takes != 0;
 	}
-	x->wait.engine = choice->engine;
-	x->wait.tokens = uncached_tokens;
+	wait->engine = choice->engine;
+	wait->tokens = uncached_tokens;
 	hold(w, x);
 	return ROUTE_WAIT;
 }

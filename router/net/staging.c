@@ -253,7 +253,8 @@ void staging_over(struct worker *w, struct exchange *x)
 		staging_free(w, x);
 	requeue_forget(w, x);
 	staging_unhold(w, x);
-	admit_leave(&w->stage.room, &x->wait);
+	if (x->route && x->route->asked)
+		admit_leave(&w->stage.room, &x->route->asked->wait);
 	staging_uncold(w, x);
 }
 
