@@ -54,19 +54,19 @@ struct route {
 	uint8_t exact_base; /* prompt_tokens builds on an exact count */
 	uint8_t dispatched; /* a ticket is in the books */
 	uint8_t token_seen;
-	uint64_t takers;     /* of the candidates, those whose health lets them have it */
 	uint8_t was_known;   /* `asked->before` is valid */
 	uint8_t moved_home;  /* the session has been told of the dispatch */
+	uint64_t takers;     /* of the candidates, those whose health lets them have it */
 	uint64_t candidates; /* bit mask: engines that serve it */
-	int bound;           /* engine that holds its state (response ids), -1 = free */
 	uint64_t bound_turn, bound_tokens; /* that it continues from */
 	uint64_t model_key;
 	uint64_t scope;
 	struct session_key session;
 	uint64_t had_tokens, said_tokens; /* its last prompt and answer, if was_known */
-	int home;                         /* index into worker.engines, -1 = none */
-	uint32_t turn;
+	int bound; /* engine that holds its state (response ids), -1 = free */
+	int home;  /* index into worker.engines, -1 = none */
 	struct tokens_prompt prompt;
+	uint32_t turn;
 	uint32_t prompt_tokens, uncached_tokens, hit_tokens;
 	uint32_t class, reason;
 	double predicted_ttft_s, predicted_raw_s;

@@ -47,10 +47,9 @@ struct http_path_rules {
 struct http_route {
 	enum http_path path;
 	bool generates;
-	const char *id; /* inside the target; RESPONSE and MODEL, else NULL */
-	uint32_t id_len;
+	const char *id;  /* inside the target; RESPONSE and MODEL, else NULL */
 	const char *sub; /* RESPONSE: "cancel", "input_items", ...; NULL: none */
-	uint32_t sub_len;
+	uint32_t id_len, sub_len;
 };
 
 /*

@@ -165,28 +165,32 @@ struct conn {
 	struct conn *hungry_next; /* those that wait for room in the body arena */
 };
 
-/* One request, from its first byte to its last. */
+/*
+ * One request, from its first byte to its last. Each group's small members stand so that they fill
+ * words: there are as many of these as open streams.
+ */
 struct exchange {
 	struct conn *conn;
 	struct exchange *next, **prev;           /* all that are in flight */
 	struct exchange *wait_next, **wait_prev; /* on an engine, no first token yet; NULL = not */
+	struct exchange *same_id;                /* next in the bucket of live ids */
 	char id[LIMIT_REQUEST_ID + 12];
-	struct exchange *same_id; /* next in the bucket of live ids */
 
 	/* the request */
-	struct block *head; /* as received; kept until no resend is possible */
-	uint32_t head_len;
-	struct http_route target;
-	enum http_method method;
+	uint8_t method;  /* enum http_method */
+	uint8_t framing; /* enum http_framing */
 	uint8_t minor, stream, generates, keep_alive, counted, complete, cut_through;
 	uint8_t head_only;    /* HEAD: the answer has no body */
 	uint8_t body_dropped; /* the arena was short: no resend */
-	enum http_framing framing;
+	uint8_t pace_short;   /* the timer runs for body_rate, not for a pause */
+	struct block *head;   /* as received; kept until no resend is possible */
+	uint32_t head_len;
+	int status; /* of the answer */
+	struct http_route target;
 	uint64_t length;   /* of the body, when framing says so */
 	uint64_t received; /* body bytes so far, decoded */
 	struct http_body in;
 	uint64_t pace_ns, pace_bytes; /* from when and from which byte body_rate counts */
-	uint8_t pace_short;           /* the timer runs for body_rate, not for a pause */
 	struct chain body;
 	struct scan_room *scan; /* while the body is being read */
 	uint64_t bytes_in, bytes_out;
@@ -198,6 +202,7 @@ struct exchange {
 	uint8_t held;            /* it waits for a cold slot and is in that engine's books */
 	uint8_t cold;            /* 1 + the engine that has it among its cold prompts, 0 = none */
 	uint8_t staged;          /* it goes, or went, in pieces */
+	uint8_t gives_way;       /* a cold prompt, by that rule (requeue.c) */
 	uint32_t pieces;         /* that were answered */
 	uint32_t pieces_tokens;  /* of its prompt that they have brought into the engine's cache */
 	uint32_t first_cached;   /* that the first piece found, UINT32_MAX = it did not say */
@@ -205,8 +210,7 @@ struct exchange {
 	struct staging *staging; /* NULL = no pieces are to be sent */
 
 	/* taken back from an engine (requeue.c, rescue.c) */
-	struct requeue_pass passes; /* one of these others */
-	uint8_t gives_way;          /* by that rule */
+	struct requeue_pass passes; /* one of those that others give way to */
 	uint8_t holds_back; /* of its answer nothing has gone to the client: it may be taken back */
 	uint8_t again;      /* to be sent once its connection is closed */
 	uint8_t rescued;    /* once is enough */
@@ -217,32 +221,30 @@ struct exchange {
 
 	/* the engine's side */
 	struct link *link;
-	int engine;     /* index into worker.engines, -1 = none */
 	uint64_t tried; /* bit mask of engines that refused or failed */
-	uint8_t attempts, resent, sent, answered, reused, relayed_event;
-	uint8_t trial;          /* its outcome opens or shuts an engine (health.h) */
-	uint8_t heard;          /* a byte of an answer has come over this connection */
-	uint8_t settled;        /* it is not sent again: what that would need is given back */
-	uint8_t interims;       /* 1xx heads of it */
-	const struct block *at; /* send cursor: the block and offset next to go out */
+	int engine;     /* index into worker.engines, -1 = none */
 	uint32_t at_offset;
+	const struct block *at; /* send cursor: the block and offset next to go out */
 	struct block *out_head; /* the head written for the engine */
 	uint64_t sent_bytes;    /* of head and body together */
 	uint64_t queued_bytes;  /* given to the loop, not yet taken */
+	uint8_t attempts, resent, sent, answered, reused, relayed_event;
+	uint8_t trial;    /* its outcome opens or shuts an engine (health.h) */
+	uint8_t heard;    /* a byte of an answer has come over this connection */
+	uint8_t settled;  /* it is not sent again: what that would need is given back */
+	uint8_t interims; /* 1xx heads of the answer */
 
 	/* the answer */
-	struct block *answer_head; /* a head that arrived in pieces */
-	int status;
 	uint8_t answer_chunked; /* towards the client */
 	uint8_t answer_to_close;
 	uint8_t answer_complete, engine_keep_alive, engine_paused, sse;
+	struct block *answer_head; /* a head that arrived in pieces */
 	struct http_body answer;
-	uint8_t comments;  /* the stream can take SSE comments of ours */
 	uint64_t moved_ns; /* when something of the answer last went on */
-	struct chat_watch watch;
+	uint8_t comments;  /* the stream can take SSE comments of ours */
 
-	enum conn_end end;
-	int error_status; /* of END_REFUSED: from the parser's table */
+	uint8_t end;           /* enum conn_end */
+	uint16_t error_status; /* of END_REFUSED: from the parser's table */
 	const char *error_code, *error_text;
 
 	/* CLOCK_MONOTONIC, 0 = has not happened */
@@ -251,6 +253,8 @@ struct exchange {
 	JOURNAL_MOMENTS(EXCHANGE_MOMENT)
 #undef EXCHANGE_MOMENT
 	size_t token_left; /* bytes that the client must take until it has the first token */
+
+	struct chat_watch watch; /* last: begun with the answer, not with the request */
 };
 
 void conn_step(struct worker *w, struct conn *c, enum conn_event event,

@@ -34,14 +34,7 @@ struct exchange *intake_begin(struct worker *w, struct conn *c)
 	x->head = head;
 	x->engine = -1;
 	x->end = END_OK;
-	x->error_status = 0;
-	x->error_code = x->error_text = NULL;
 	x->start_ns = w->now_ns;
-	x->head_ns = 0;
-#define CLEAR(name, meaning, phase) x->name##_ns = 0;
-	JOURNAL_MOMENTS(CLEAR)
-#undef CLEAR
-	x->token_left = 0;
 	x->next = w->inflight;
 	x->prev = &w->inflight;
 	if (w->inflight)

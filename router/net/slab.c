@@ -21,7 +21,7 @@ static_assert(sizeof(struct slab_chunk) <= CHUNK_HEAD, "blocks start on the next
 
 void slab_init(struct slab *slab, const char *name, size_t block_size, uint64_t limit)
 {
-	block_size = (block_size + 63) / 64 * 64;
+	block_size = (block_size + SLAB_ALIGN - 1) / SLAB_ALIGN * SLAB_ALIGN;
 	assert(block_size <= 256 * 1024 && limit > 0);
 	*slab = (struct slab){ .name = name, .block_size = block_size, .limit = limit };
 	slab->per_chunk = (SLAB_BYTES - CHUNK_HEAD) / block_size;

@@ -12,7 +12,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SLAB_BYTES = 1024 * 1024 };
+enum {
+	SLAB_BYTES = 1024 * 1024,
+	SLAB_ALIGN = 16, /* what is aligned to more has a size that is a multiple of it */
+};
 
 struct slab_chunk;
 
@@ -26,7 +29,7 @@ struct slab {
 	uint32_t spares, spares_least;               /* now; since the last slab_trim() */
 };
 
-/* `limit` blocks at most; block_size is rounded up to 64 bytes, at most 256 KiB. */
+/* `limit` blocks at most; block_size is rounded up to SLAB_ALIGN, at most 256 KiB. */
 void slab_init(struct slab *slab, const char *name, size_t block_size, uint64_t limit);
 void slab_fini(struct slab *slab); /* every block must be back */
 
