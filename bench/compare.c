@@ -296,15 +296,18 @@ static int play_round(struct compare *c, enum compare_load load, unsigned round)
 	return err;
 }
 
+/* An interruption after the first round leaves the whole ones to be reported. */
 static int play_all(struct compare *c)
 {
 	int err = 0;
 
-	for (unsigned round = 0; round < c->options->rounds && !err; round++)
+	while (c->rounds < c->options->rounds && !err) {
 		for (int load = 0; load < COMPARE_LOADS_NR && !err; load++)
 			if (c->options->load[load])
-				err = play_round(c, (enum compare_load)load, round);
-	return err;
+				err = play_round(c, (enum compare_load)load, c->rounds);
+		c->rounds += !err;
+	}
+	return err == -EINTR && c->rounds ? 0 : err;
 }
 
 /* The highest of a few speeds at which engines keep their time for some seconds. */
@@ -346,7 +349,9 @@ static int report(const struct compare *c)
 		err = compare_json(c, json);
 	if (err)
 		return fail(json, strerror(-err));
-	return compare_all_valid(c) ? EXIT_GOOD : EXIT_RUNTIME;
+	if (c->rounds < c->options->rounds)
+		fprintf(stderr, "interrupted: %u of %u rounds\n", c->rounds, c->options->rounds);
+	return compare_all_valid(c) && c->rounds == c->options->rounds ? EXIT_GOOD : EXIT_RUNTIME;
 }
 
 int compare_run(const struct compare_options *options, const struct live_options *live)

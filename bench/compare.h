@@ -106,6 +106,7 @@ struct compare {
 	struct compare_play play[COMPARE_LOADS_NR][COMPARE_ARMS_MAX][COMPARE_ROUNDS_MAX];
 	struct compare_play replay[COMPARE_LOADS_NR][COMPARE_ARMS_MAX][COMPARE_ROUNDS_MAX];
 	size_t requests[COMPARE_LOADS_NR];
+	unsigned rounds; /* that were played whole: options->rounds, less when interrupted */
 	double wall_s;
 };
 

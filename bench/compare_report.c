@@ -43,7 +43,7 @@ struct ratio {
 
 static unsigned rounds_of(const struct compare *c)
 {
-	return c->options->rounds;
+	return c->rounds;
 }
 
 static bool good(const struct compare_play *p)
@@ -430,6 +430,7 @@ int compare_json(const struct compare *c, const char *path)
 	json_num(&doc.json, "speed", c->speed, 6);
 	json_bool(&doc.json, "valid", compare_all_valid(c));
 	json_u64(&doc.json, "pairs", rounds_of(c));
+	json_u64(&doc.json, "pairs_asked", c->options->rounds);
 	json_num(&doc.json, "wall_s", c->wall_s, 6);
 	json_arms(&doc.json, c, first); /* of the design mix, if it was played */
 	json_array_begin(&doc.json, "workloads");

@@ -181,4 +181,20 @@ def an_interruption_leaves_nothing(t):
     nothing_left(bench, ids, place)
 
 
+@case
+def an_interruption_reports_the_rounds_that_are_whole(t):
+    path = t.path("told.json")
+    bench = t.start("turnward-bench", "live", "--compare", "staging", "--sessions", TRACE,
+                    "--speed", 60, "--requests", 40, "--pairs", 9, "--workload", "design",
+                    "--json", path)
+    eventually(lambda: "round 2 of 9" in "\n".join(bench.err), 90, "the first round is over")
+    bench.send_signal(signal.SIGINT)
+    equal(bench.wait(30), 1, "status")
+    contains("\n".join(bench.err), "interrupted: 1 of 9 rounds", "what it says")
+    with open(path, encoding="utf-8") as file:
+        told = json.load(file)
+    equal((told["pairs"], told["pairs_asked"]), (1, 9), "rounds")
+    judge_load(told["workloads"][0], ["plain", "staged"])
+
+
 main()
