@@ -15,15 +15,15 @@
 enum { ROUNDS = 5, SLOW_ROUNDS = 3 };
 
 /* X(ID, name, value, help) */
-#define LOAD_OPTIONS(X)                                                             \
-	X(ARMS, "arms", "A[,B]...", "of those below (own, floors, haproxy, nginx)") \
-	X(ROUNDS, "rounds", "N", "A B C A B C ...; medians of N (5)")               \
-	X(SECONDS, "seconds", "S", "of one measurement (2)")                        \
-	X(QUICK, "quick", NULL, "short measurements, memory in one round")          \
-	X(STREAMS, "streams", "N", "open no more than N (9000)")                    \
-	X(URGENT, "urgent", NULL, "go before other work of this machine")           \
-	X(PEERS, "peers", "DIR", "configurations of peers (bench/peers)")           \
-	X(BEFORE, "before", "FILE", "an earlier turnward-router, beside ours")      \
+#define LOAD_OPTIONS(X)                                                                         \
+	X(ARMS, "arms", "A[,B]...", "of those below (direct, relay, turnward, haproxy, nginx)") \
+	X(ROUNDS, "rounds", "N", "A B C A B C ...; medians of N (5)")                           \
+	X(SECONDS, "seconds", "S", "of one measurement (2)")                                    \
+	X(QUICK, "quick", NULL, "short measurements, memory in one round")                      \
+	X(STREAMS, "streams", "N", "open no more than N (9000)")                                \
+	X(URGENT, "urgent", NULL, "go before other work of this machine")                       \
+	X(PEERS, "peers", "DIR", "configurations of peers (bench/peers)")                       \
+	X(BEFORE, "before", "FILE", "an earlier turnward-router, beside ours")                  \
 	X(JSON, "json", "FILE", "write JSON there; - is stdout")
 #define OPTION_ENUM(id, name, value, help) OPTION_##id,
 enum { OPTION_NONE, LOAD_OPTIONS(OPTION_ENUM) };
