@@ -66,7 +66,6 @@ enum conn_state dispatch_decide(struct worker *w, struct conn *c)
 {
 	enum conn_state next = decide(w, c);
 
-	loop_hurry(w->loop);
 	route_noted(w);
 	return next;
 }

@@ -176,7 +176,6 @@ static enum conn_state complete(struct worker *w, struct conn *c)
 	if (!x->complete || !x->keep_alive)
 		c->close_after = 1;
 	conn_finish(w, c); /* decides on staying while the exchange still knows */
-	loop_hurry(w->loop);
 	exchange_end(w, c, END_OK);
 	return CONN_FLUSH;
 }

@@ -140,6 +140,38 @@ bool loop_send_advance(struct loop_handle *h, size_t sent)
 	return h->send_left == 0;
 }
 
+static bool sent_result(struct loop *loop, int handle, int res)
+{
+	struct loop_handle *h = &loop->handles[handle];
+
+	h->sent_res = res;
+	h->sent_known = true;
+	loop_list_push(loop, LIST_DONE, handle);
+	return true;
+}
+
+bool loop_send_now(struct loop *loop, int handle)
+{
+	struct loop_handle *h = &loop->handles[handle];
+
+	for (;;) {
+		struct iovec *iov = h->msg.msg_iov;
+		const int flags = MSG_NOSIGNAL | MSG_DONTWAIT;
+		ssize_t sent = h->msg.msg_iovlen == 1
+				       ? send(h->fd, iov->iov_base, iov->iov_len, flags)
+				       : sendmsg(h->fd, &h->msg, flags);
+
+		if (sent >= 0) {
+			if (loop_send_advance(h, (size_t)sent))
+				return sent_result(loop, handle, (int)h->send_total);
+		} else if (errno == EAGAIN) {
+			return false;
+		} else if (errno != EINTR) {
+			return sent_result(loop, handle, -errno);
+		}
+	}
+}
+
 bool loop_accept_transient(int err)
 {
 	switch (err) {
@@ -311,7 +343,7 @@ int loop_add(struct loop *loop, int fd, uint64_t tag)
 	h->wants = h->ready = 0;
 	h->refused = 0;
 	h->accepted_turn = 0;
-	h->ended = h->sent_known = h->connect_known = h->singly = false;
+	h->ended = h->sent_known = h->connect_known = h->singly = h->drained = false;
 	return handle;
 }
 
@@ -424,12 +456,6 @@ void loop_send(struct loop *loop, int handle, const struct iovec *iov, int n)
 	h->msg = (struct msghdr){ .msg_iov = h->iov, .msg_iovlen = (size_t)parts };
 	loop->stats.sends++;
 	want(loop, handle, WANT_SEND);
-}
-
-void loop_hurry(struct loop *loop)
-{
-	if (loop->ops->hurry)
-		loop->ops->hurry(loop);
 }
 
 void loop_watch(struct loop *loop, int handle)

@@ -126,16 +126,11 @@ void loop_fill_cancel(struct loop *loop, int handle);
 
 /*
  * Sends iov[0..n), n <= LOOP_IOV_MAX, at least a byte and at most INT_MAX; the array is copied, the
- * bytes are owned until LOOP_SENT.
+ * bytes are owned until LOOP_SENT. Where little is at hand, what the socket takes goes
+ * out during the call; else with the next turn (io_uring).
  */
 enum { LOOP_IOV_MAX = 8 };
 void loop_send(struct loop *loop, int handle, const struct iovec *iov, int n);
-
-/*
- * Before work that nobody waits for: where little is at hand, what was asked for goes out now and
- * not with the next turn, which would take more at once (io_uring; epoll sends at once anyway).
- */
-void loop_hurry(struct loop *loop);
 
 /* LOOP_READABLE each time the descriptor turns readable, until closed: read it until EAGAIN. */
 void loop_watch(struct loop *loop, int handle);

@@ -132,44 +132,20 @@ static void check_connect(struct loop *loop, int handle)
 	connect_result(loop, handle, -err);
 }
 
-static void sent_result(struct loop *loop, int handle, int res)
-{
-	struct loop_handle *h = &loop->handles[handle];
-
-	h->sent_res = res;
-	h->sent_known = true;
-	loop_list_push(loop, LIST_DONE, handle);
-}
-
-/* Writes until everything is out or the socket takes no more; then its edge will tell. */
+/* What the socket does not take now its edge will tell. */
 static void try_send(struct loop *loop, int handle)
 {
 	struct loop_handle *h = &loop->handles[handle];
+	int err;
 
-	for (;;) {
-		struct iovec *iov = h->msg.msg_iov;
-		const int flags = MSG_NOSIGNAL | MSG_DONTWAIT;
-		ssize_t sent = h->msg.msg_iovlen == 1
-				       ? send(h->fd, iov->iov_base, iov->iov_len, flags)
-				       : sendmsg(h->fd, &h->msg, flags);
-
-		if (sent >= 0) {
-			if (loop_send_advance(h, (size_t)sent)) {
-				sent_result(loop, handle, (int)h->send_total);
-				return;
-			}
-		} else if (errno == EAGAIN) {
-			int err;
-
-			h->ready &= ~READY_WRITE;
-			err = register_handle(loop, handle);
-			if (err)
-				sent_result(loop, handle, err);
-			return;
-		} else if (errno != EINTR) {
-			sent_result(loop, handle, -errno);
-			return;
-		}
+	if (loop_send_now(loop, handle))
+		return;
+	h->ready &= ~READY_WRITE;
+	err = register_handle(loop, handle);
+	if (err) {
+		h->sent_res = err;
+		h->sent_known = true;
+		loop_list_push(loop, LIST_DONE, handle);
 	}
 }
 

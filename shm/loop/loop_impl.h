@@ -44,8 +44,9 @@ struct loop_handle {
 	uint8_t ready;      /* epoll: READY_* */
 	bool used, ended;   /* ended: the stream said end or error, once */
 	bool singly;        /* io_uring: no multishot */
-	bool sent_known;    /* epoll: sent_res is to be delivered */
-	bool connect_known; /* likewise */
+	bool drained;       /* io_uring: the last receive took all that was there */
+	bool sent_known;    /* sent_res is to be delivered */
+	bool connect_known; /* epoll: likewise */
 	int sent_res, connect_res;
 	int refused;            /* epoll: registering failed so, to be told */
 	uint64_t accepted_turn; /* io_uring: when it last accepted */
@@ -69,7 +70,6 @@ struct loop_ops {
 	void (*changed)(struct loop *loop, int handle, enum loop_want want);
 	void (*forget)(struct loop *loop, int handle); /* just before the descriptor is closed */
 	void (*give_back)(struct loop *loop, int buffer);
-	void (*hurry)(struct loop *loop); /* NULL = nothing is ever held back */
 	int (*turn)(struct loop *loop, uint64_t timeout_ns);
 	int (*quiet)(const struct loop *loop); /* NULL: it never is, for all that it can tell */
 };
@@ -124,6 +124,12 @@ void loop_deliver_done(struct loop *loop);
 
 /* Accounts `sent` bytes and moves msg_iov to the rest; true when nothing is left. */
 bool loop_send_advance(struct loop_handle *h, size_t sent);
+
+/*
+ * Writes until everything is out (true: sent_res and sent_known say how it ended) or the socket
+ * takes no more (false).
+ */
+bool loop_send_now(struct loop *loop, int handle);
 
 /* Errors of accept(2) that concern the one connection only: the next may be fine. */
 bool loop_accept_transient(int err);

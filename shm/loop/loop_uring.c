@@ -25,7 +25,7 @@ enum {
 	BUFFER_GROUP = 1,
 	BUFFERS_FIRST = 16,
 	ENTRIES_MIN = 256,
-	HURRY_MAX = 2, /* completions at hand; with more, one call for all is worth the wait */
+	DIRECT_MAX = 4, /* completions at hand; of more the sends are submitted in one call */
 	COMPLETIONS_MAX = 65536, /* the kernel's own bound */
 };
 
@@ -345,10 +345,13 @@ static void prepare(const struct loop *loop, struct io_uring_sqe *sqe, struct lo
 		io_uring_prep_connect(sqe, h->fd, (struct sockaddr *)&h->addr, h->addr_len);
 		break;
 	case WANT_RECEIVE:
-		if (h->singly)
+		if (h->singly) {
 			io_uring_prep_recv(sqe, h->fd, NULL, loop->params.buffer_size, 0);
-		else
+			if (h->drained) /* an attempt before the wait would be for nothing */
+				sqe->ioprio |= IORING_RECVSEND_POLL_FIRST;
+		} else {
 			io_uring_prep_recv_multishot(sqe, h->fd, NULL, 0, 0);
+		}
 		sqe->flags |= IOSQE_BUFFER_SELECT;
 		sqe->buf_group = BUFFER_GROUP;
 		break;
@@ -446,7 +449,11 @@ static bool arm_wanted(struct loop *loop, int handle)
 	if (h->wants & WANT_CLOSE)
 		return h->armed == 0 || arm_cancel(loop, handle, first_armed(h));
 	for (size_t i = 0; i < sizeof(simple); i++) {
-		if ((h->wants & ~h->armed & simple[i]) && !arm(loop, handle, simple[i]))
+		uint32_t missing = h->wants & ~h->armed & simple[i];
+
+		if (missing == WANT_SEND && h->sent_known)
+			continue;
+		if (missing && !arm(loop, handle, simple[i]))
 			return false;
 	}
 	if ((h->armed & ~h->wants & WANT_ACCEPT) && !arm_cancel(loop, handle, WANT_ACCEPT))
@@ -468,6 +475,12 @@ static void arm_list(struct loop *loop, enum loop_list_id id, unsigned most)
 
 static void uring_changed(struct loop *loop, int handle, enum loop_want what)
 {
+	const struct uring_loop *ur = loop->impl;
+
+	/* Most sends fit into the socket: where there are few, a call of its own is as cheap as an
+	 * operation and earlier. */
+	if (what == WANT_SEND && ur->at_hand <= DIRECT_MAX && loop_send_now(loop, handle))
+		return;
 	if (what == WANT_CLOSE && loop->handles[handle].armed == 0)
 		loop_list_push(loop, LIST_DONE, handle);
 	else
@@ -549,6 +562,7 @@ static void complete_receive(struct loop *loop, int handle, int res, unsigned fl
 	}
 	if (h->wants & WANT_CLOSE)
 		return;
+	h->drained = res > 0 && (unsigned)res < loop->params.buffer_size;
 	/* Armed again, cancelled again or fed when there is a buffer: the next turn decides. */
 	if (!(flags & IORING_CQE_F_MORE) || !stream_wanted(h))
 		loop_list_push(loop, LIST_WORK, handle);
@@ -706,16 +720,6 @@ static void collect(struct loop *loop)
 	io_uring_cq_advance(&ur->ring, n);
 }
 
-static void uring_hurry(struct loop *loop)
-{
-	struct uring_loop *ur = loop->impl;
-
-	if (ur->at_hand > HURRY_MAX)
-		return;
-	arm_list(loop, LIST_WORK, loop->lists[LIST_WORK].count);
-	io_uring_submit(&ur->ring); /* what it cannot take now it takes in the next turn */
-}
-
 /* Kernels since 6.13 finish a score of operations an enter; whether more are done a flag tells. */
 static bool more_at_hand(const struct uring_loop *ur)
 {
@@ -756,7 +760,6 @@ const struct loop_ops loop_uring_ops = {
 	.changed = uring_changed,
 	.forget = uring_forget,
 	.give_back = uring_give_back,
-	.hurry = uring_hurry,
 	.turn = uring_turn,
 	.quiet = uring_quiet,
 };
