@@ -1,6 +1,7 @@
 /*
  * Parses heads: our own strict pass over the lines, llhttp as a second reader, and the rules on
- * top. A head on which the two readers do not agree is refused: that is where smuggling lives.
+ * top. A head on which the two readers do not agree is refused: that is where smuggling lives. On a
+ * plain head they cannot differ (tests hold that against llhttp): it is read once.
  */
 #include <assert.h>
 #include <errno.h>
@@ -16,6 +17,8 @@ static const struct http_error_info errors[] = {
 	HTTP_ERRORS(X)
 #undef X
 };
+
+enum { FIELD_NAME_MAX = 20 }; /* bytes of the longest known name, at least */
 
 enum { HOP_E, HOP_H }; /* the letters of HTTP_FIELDS */
 
@@ -88,18 +91,44 @@ enum http_error http_head_too_long(const char *buf, size_t len)
 						      : HTTP_ERROR_TARGET_LONG;
 }
 
-/* Bytes of a token: names of fields and methods. */
-static const bool token[256] = {
-	['0' ... '9'] = true, ['A' ... 'Z'] = true, ['a' ... 'z'] = true, ['!'] = true,
-	['#'] = true,         ['$'] = true,         ['%'] = true,         ['&'] = true,
-	['\''] = true,        ['*'] = true,         ['+'] = true,         ['-'] = true,
-	['.'] = true,         ['^'] = true,         ['_'] = true,         ['`'] = true,
-	['|'] = true,         ['~'] = true,
+enum {
+	TOKEN = 1,        /* of a name of a field or method */
+	PLAIN_NAME = 2,   /* of a name in a plain head */
+	PLAIN_TARGET = 4, /* of its target */
+	AUTHORITY = 8,    /* of a host's name */
+	PLAIN = TOKEN | PLAIN_NAME | PLAIN_TARGET | AUTHORITY,
+};
+
+static const uint8_t bytes[256] = {
+	['0' ... '9'] = PLAIN,
+	['A' ... 'Z'] = PLAIN,
+	['a' ... 'z'] = PLAIN,
+	['-'] = PLAIN,
+	['_'] = PLAIN,
+	['.'] = TOKEN | PLAIN_TARGET | AUTHORITY,
+	['~'] = TOKEN | PLAIN_TARGET | AUTHORITY,
+	['%'] = TOKEN | PLAIN_TARGET | AUTHORITY,
+	['&'] = TOKEN | PLAIN_TARGET | AUTHORITY,
+	['/'] = PLAIN_TARGET,
+	['?'] = PLAIN_TARGET,
+	['='] = PLAIN_TARGET | AUTHORITY,
+	['('] = AUTHORITY,
+	[')'] = AUTHORITY,
+	[';'] = AUTHORITY,
+	['!'] = TOKEN | AUTHORITY,
+	['#'] = TOKEN,
+	['$'] = TOKEN | AUTHORITY,
+	['\''] = TOKEN | AUTHORITY,
+	['*'] = TOKEN | AUTHORITY,
+	['+'] = TOKEN | AUTHORITY,
+	['^'] = TOKEN,
+	['`'] = TOKEN,
+	['|'] = TOKEN,
 };
 
 static bool is_token(unsigned char c)
 {
-	return token[c];
+	return bytes[c] & TOKEN;
 }
 
 enum http_error http_head_hopeless(const char *buf, size_t len)
@@ -126,13 +155,48 @@ static bool same(const char *buf, struct http_slice s, const char *name, size_t 
 	return s.len == len && strncasecmp(buf + s.at, name, len) == 0;
 }
 
+/* The known names of each length, a bit for each id. */
+static uint32_t names[FIELD_NAME_MAX + 1];
+static_assert(HTTP_FIELD_NR <= 32, "a bit for each");
+
+__attribute__((constructor)) static void index_names(void)
+{
+	for (unsigned id = 0; id < HTTP_FIELD_NR; id++) {
+		assert(fields[id].len <= FIELD_NAME_MAX);
+		names[fields[id].len] |= 1u << id;
+	}
+}
+
 static uint8_t field_id(const char *name, size_t len)
 {
-	for (unsigned id = 0; id < HTTP_FIELD_NR; id++)
-		if (fields[id].len == len && fields[id].name[0] == (name[0] | 32) &&
+	uint32_t left = len <= FIELD_NAME_MAX ? names[len] : 0;
+
+	for (; left; left &= left - 1) {
+		unsigned id = (unsigned)__builtin_ctz(left);
+
+		if (fields[id].name[0] == (name[0] | 32) &&
 		    strncasecmp(name, fields[id].name, len) == 0)
 			return (uint8_t)id;
+	}
 	return HTTP_FIELD_OTHER;
+}
+
+/* Whether a field of that id is one that any reader takes for the same. */
+static bool plain_field(const char *buf, const struct http_field *field)
+{
+	switch (field->id) {
+	case HTTP_FIELD_CONNECTION:
+		return same(buf, field->value, "keep-alive", 10) ||
+		       same(buf, field->value, "close", 5);
+	case HTTP_FIELD_TRANSFER_ENCODING:
+		return same(buf, field->value, "chunked", 7);
+	case HTTP_FIELD_HTTP2_SETTINGS:
+	case HTTP_FIELD_PROXY_CONNECTION:
+	case HTTP_FIELD_UPGRADE:
+		return false;
+	default: /* of Content-Length the rules make sure */
+		return true;
+	}
 }
 
 /* One field line, without its end. */
@@ -146,8 +210,11 @@ static int take_field(struct http_head *head, const char *buf, size_t at, size_t
 		return refuse(head, HTTP_ERROR_FIELD_LONG);
 	if (head->fields == LIMIT_HEAD_FIELDS)
 		return refuse(head, HTTP_ERROR_FIELDS_MANY);
-	while (at < end && is_token((unsigned char)buf[at]))
-		at++;
+	unsigned all = PLAIN, one;
+
+	/* The line's end is none. */
+	for (; (one = bytes[(unsigned char)buf[at]]) & TOKEN; at++)
+		all &= one;
 	if (at == name || at == end || buf[at] != ':')
 		return refuse(head, HTTP_ERROR_FIELD_NAME);
 	struct http_field *field = &head->field[head->fields++];
@@ -162,33 +229,71 @@ static int take_field(struct http_head *head, const char *buf, size_t at, size_t
 	field->hop = field->id != HTTP_FIELD_OTHER && fields[field->id].hop;
 	if (field->id != HTTP_FIELD_OTHER && !head->first[field->id])
 		head->first[field->id] = (uint8_t)head->fields;
+	head->plain &= (all & PLAIN_NAME) && plain_field(buf, field);
 	return 0;
+}
+
+typedef uint8_t vector __attribute__((vector_size(16), aligned(1)));
+
+enum { SUSPECT = 1, NOT_PLAIN = 2 };
+
+/* Sixteen bytes and the one that follows each. */
+static void survey_some(const uint8_t *b, vector *wrong, vector *odd)
+{
+	vector c = *(const vector *)b, next = *(const vector *)(b + 1);
+	vector cr = (vector)(c == '\r'), tab = (vector)(c == '\t');
+
+	*wrong |= (vector)(c < 0x20) & ~(cr | tab | (vector)(c == '\n'));
+	*wrong |= (vector)(c == 0x7f) | (cr & (vector)(next != '\n'));
+	*odd |= tab | (vector)(c > 0x7f);
+}
+
+static bool any(vector v)
+{
+	uint64_t halves[2];
+
+	memcpy(halves, &v, sizeof(halves));
+	return halves[0] | halves[1];
+}
+
+/*
+ * One look at all of a head, a vector at a time, whether its lines must be checked one by one and
+ * whether something keeps it from being plain. The last look may go over bytes once more.
+ */
+static unsigned survey(const char *buf, size_t len)
+{
+	const uint8_t *b = (const uint8_t *)buf;
+	vector wrong = { 0 }, odd = { 0 };
+
+	if (len <= sizeof(vector))
+		return SUSPECT | NOT_PLAIN;
+	for (size_t i = 0; i + sizeof(vector) < len; i += sizeof(vector))
+		survey_some(b + i, &wrong, &odd);
+	survey_some(b + len - sizeof(vector) - 1, &wrong, &odd);
+	return (any(wrong) ? SUSPECT : 0) | (any(odd) ? NOT_PLAIN : 0);
 }
 
 /* A line holds no line end and no other control byte than a tab. */
 static int check_line(struct http_head *head, const char *buf, size_t at, size_t end)
 {
-	unsigned wrong = 0;
+	for (; at < end; at++) {
+		unsigned char c = (unsigned char)buf[at];
 
-	for (size_t i = at; i < end; i++) { /* without a way out, so that it is done 16 at a time */
-		unsigned char c = (unsigned char)buf[i];
-
-		wrong |= (unsigned)(c < 0x20) & (unsigned)(c != '\t');
-		wrong |= (unsigned)(c == 0x7f);
+		if ((c < 0x20 && c != '\t') || c == 0x7f)
+			return refuse(head, c == '\r' ? HTTP_ERROR_BARE_LINE_END
+						      : HTTP_ERROR_CONTROL_BYTE);
 	}
-	if (!wrong)
-		return 0;
-	while (((unsigned char)buf[at] >= 0x20 && buf[at] != 0x7f) || buf[at] == '\t')
-		at++;
-	return refuse(head, buf[at] == '\r' ? HTTP_ERROR_BARE_LINE_END : HTTP_ERROR_CONTROL_BYTE);
+	return 0;
 }
 
 /* The start line's bounds go to *ret_line; the fields to head->field. */
 static int take_lines(struct http_head *head, const char *buf, size_t len, size_t start,
 		      struct http_slice *ret_line)
 {
+	unsigned seen = survey(buf, len);
 	size_t at = start;
 
+	head->plain = start == 0 && !(seen & NOT_PLAIN);
 	for (;;) {
 		const char *line_end = memchr(buf + at, '\n', len - at);
 		size_t end = line_end ? (size_t)(line_end - buf) : 0;
@@ -198,7 +303,7 @@ static int take_lines(struct http_head *head, const char *buf, size_t len, size_
 		end--;
 		if (end == at)
 			break;
-		int err = check_line(head, buf, at, end);
+		int err = seen & SUSPECT ? check_line(head, buf, at, end) : 0;
 
 		if (err)
 			return err;
@@ -213,7 +318,6 @@ static int take_lines(struct http_head *head, const char *buf, size_t len, size_
 
 /* What the second reader saw. */
 struct second {
-	struct http_head *head;
 	const char *buf;
 	struct http_slice method, target;
 	uint64_t content_length;
@@ -438,7 +542,6 @@ static enum http_error read_framing(struct http_head *head, const char *buf)
 /* host [":" port], without user information. */
 static bool valid_authority(const char *text, size_t len)
 {
-	static const char others[] = "-._~%!$&'()*+;=";
 	size_t at = 0;
 
 	if (len && text[0] == '[') {
@@ -448,9 +551,7 @@ static bool valid_authority(const char *text, size_t len)
 		if (at++ < 2 || at > len)
 			return false;
 	} else {
-		while (at < len &&
-		       (((text[at] | 32) >= 'a' && (text[at] | 32) <= 'z') ||
-			(text[at] >= '0' && text[at] <= '9') || strchr(others, text[at])))
+		while (at < len && (bytes[(unsigned char)text[at]] & AUTHORITY))
 			at++;
 	}
 	if (at == 0)
@@ -477,10 +578,15 @@ static bool read_target(struct http_head *head, const char *buf)
 	const char *target = buf + head->target.at;
 	size_t len = head->target.len;
 
-	for (size_t i = 0; i < len; i++)
+	unsigned all = PLAIN;
+
+	for (size_t i = 0; i < len; i++) {
+		all &= bytes[(unsigned char)target[i]];
 		if ((unsigned char)target[i] <= ' ' || (unsigned char)target[i] > '~' ||
 		    target[i] == '#')
 			return false;
+	}
+	head->plain &= (all & PLAIN_TARGET) && target[0] == '/' && head->minor == 1;
 	head->path = head->target;
 	if (len && target[0] == '/')
 		return true;
@@ -503,9 +609,9 @@ static bool read_target(struct http_head *head, const char *buf)
 	return valid_authority(target + scheme, end - scheme);
 }
 
-/* METHOD SP target SP HTTP/1.x and nothing else, as the second reader split it. */
+/* METHOD SP target SP HTTP/1.x and nothing else. */
 static enum http_error read_request_line(struct http_head *head, const char *buf,
-					 struct http_slice line, const struct second *seen)
+					 struct http_slice line)
 {
 	const char *text = buf + line.at, *last = text + line.len;
 	const char *space = memchr(text, ' ', line.len);
@@ -533,11 +639,7 @@ static enum http_error read_request_line(struct http_head *head, const char *buf
 	if (space2 - target > LIMIT_TARGET_BYTES)
 		return HTTP_ERROR_TARGET_LONG;
 	head->target = (struct http_slice){ (uint16_t)(target - buf), (uint16_t)(space2 - target) };
-	if (!read_target(head, buf))
-		return HTTP_ERROR_TARGET;
-	return head->target.at == seen->target.at && head->target.len == seen->target.len
-		       ? HTTP_ERROR_NONE
-		       : HTTP_ERROR_TARGET;
+	return read_target(head, buf) ? HTTP_ERROR_NONE : HTTP_ERROR_TARGET;
 }
 
 static enum http_error read_status_line(struct http_head *head, const char *buf,
@@ -560,6 +662,8 @@ static enum http_error read_status_line(struct http_head *head, const char *buf,
 	if (line.len > 13)
 		head->reason =
 			(struct http_slice){ (uint16_t)(line.at + 13), (uint16_t)(line.len - 13) };
+	head->plain &= line.len > 13 && head->minor == 1 && head->status >= 200 &&
+		       head->status != 204 && head->status != 304;
 	return head->status >= 100 && head->status <= 599 && head->status != 101
 		       ? HTTP_ERROR_NONE
 		       : HTTP_ERROR_STATUS;
@@ -591,6 +695,20 @@ static bool agrees(const struct http_head *head, const struct second *seen)
 	return !head->has_content_length || seen->content_length == head->content_length;
 }
 
+static bool same_target(const struct http_head *head, const struct second *seen)
+{
+	return head->target.at == seen->target.at && head->target.len == seen->target.len;
+}
+
+bool http_head_confirmed(const struct http_head *head, const char *buf, size_t len, bool request)
+{
+	struct second seen = { .buf = buf };
+	enum http_error error = read_again(&seen, request ? HTTP_REQUEST : HTTP_RESPONSE,
+					   leading_blank(buf, len), len);
+
+	return !error && (!request || same_target(head, &seen)) && agrees(head, &seen);
+}
+
 static bool is_last_hop(const struct http_head *head, const char *buf)
 {
 	const struct http_field *most = http_head_field(head, HTTP_FIELD_MAX_FORWARDS);
@@ -602,16 +720,20 @@ static bool is_last_hop(const struct http_head *head, const char *buf)
 
 int http_request_parse(struct http_head *head, const char *buf, size_t len)
 {
-	struct second seen = { .head = head, .buf = buf };
+	struct second seen = { .buf = buf };
 	struct http_slice line = { 0, 0 };
 	size_t start;
 	int err = begin(head, buf, len, &start, &line);
 
 	if (err)
 		return err;
-	enum http_error second = read_again(&seen, HTTP_REQUEST, start, len);
-	enum http_error error = read_request_line(head, buf, line, &seen);
+	enum http_error error = read_request_line(head, buf, line), second = HTTP_ERROR_NONE;
 
+	if (!error && !head->plain) {
+		second = read_again(&seen, HTTP_REQUEST, start, len);
+		if (!same_target(head, &seen))
+			error = HTTP_ERROR_TARGET;
+	}
 	if (!error && !valid_host(head, buf))
 		error = HTTP_ERROR_HOST;
 	if (!error)
@@ -625,7 +747,7 @@ int http_request_parse(struct http_head *head, const char *buf, size_t len)
 	}
 	if (!error)
 		error = second;
-	if (!error && !agrees(head, &seen))
+	if (!error && !head->plain && !agrees(head, &seen))
 		error = HTTP_ERROR_AMBIGUOUS;
 	if (error)
 		return refuse(head, error);
@@ -653,7 +775,7 @@ static enum http_error bodyless(struct http_head *head, enum http_method request
 int http_response_parse(struct http_head *head, const char *buf, size_t len,
 			enum http_method request_method)
 {
-	struct second seen = { .head = head, .buf = buf };
+	struct second seen = { .buf = buf };
 	struct http_slice line = { 0, 0 };
 	size_t start;
 	int err = begin(head, buf, len, &start, &line);
@@ -664,9 +786,9 @@ int http_response_parse(struct http_head *head, const char *buf, size_t len,
 
 	if (!error)
 		error = read_framing(head, buf);
-	if (!error)
+	if (!error && !head->plain)
 		error = read_again(&seen, HTTP_RESPONSE, start, len);
-	if (!error && !agrees(head, &seen))
+	if (!error && !head->plain && !agrees(head, &seen))
 		error = HTTP_ERROR_AMBIGUOUS;
 	if (!error)
 		error = bodyless(head, request_method);

@@ -135,6 +135,7 @@ struct http_head {
 	bool keep_alive; /* the sender keeps the connection after this message */
 	bool expect_continue;
 	bool upgrade;  /* asked for; never forwarded */
+	bool plain;    /* only lines that no two readers take for different things */
 	bool last_hop; /* OPTIONS with Max-Forwards: 0, to be answered here */
 	bool sse;      /* content-type is text/event-stream */
 	bool json;     /* content-type is application/json or .../...+json */
@@ -173,6 +174,9 @@ enum http_error http_head_too_long(const char *buf, size_t len);
 int http_request_parse(struct http_head *head, const char *buf, size_t len);
 int http_response_parse(struct http_head *head, const char *buf, size_t len,
 			enum http_method request_method);
+
+/* What a second reader (llhttp) says of a head that was parsed: true = the same. */
+bool http_head_confirmed(const struct http_head *head, const char *buf, size_t len, bool request);
 
 /* The first field of that id or name (lower case), or NULL. */
 const struct http_field *http_head_field(const struct http_head *head, enum http_field_id id);

@@ -81,6 +81,7 @@ static void try_request(const char *buf, size_t len, size_t end)
 
 	if (http_request_parse(&head, buf, end))
 		return;
+	assert(http_head_confirmed(&head, buf, end, true));
 	assert(http_request_write(out, sizeof(out), &head, buf, &how, &size) == 0);
 	assert(http_head_end(out, size, 0) == size);
 	if (http_request_parse(&again, out, size)) {
@@ -104,6 +105,7 @@ static void try_response(const char *buf, size_t len, size_t end)
 
 	if (http_response_parse(&head, buf, end, HTTP_METHOD_POST))
 		return;
+	assert(http_head_confirmed(&head, buf, end, false));
 	check_body(&head, buf + end, len - end, 1 + end % 7);
 	if (head.framing == HTTP_NO_BODY)
 		return;

@@ -21,6 +21,8 @@ static int parse_n(const char *text, size_t len)
 	assert_int_equal(http_head_end(copy, len, 0), len);
 	int err = http_request_parse(&head, copy, len);
 
+	if (!err)
+		assert_true(http_head_confirmed(&head, copy, len, true));
 	free(copy);
 	return err;
 }
@@ -34,6 +36,77 @@ static void assert_slice(const char *buf, struct http_slice slice, const char *t
 {
 	assert_int_equal(slice.len, strlen(text));
 	assert_memory_equal(buf + slice.at, text, slice.len);
+}
+
+/* Accepted means accepted by both readers alike, also where only one was asked. */
+static unsigned check_readers(const char *buf, size_t len, bool request)
+{
+	int err;
+
+	if (http_head_end(buf, len, 0) != len)
+		return 0;
+	err = request ? http_request_parse(&head, buf, len)
+		      : http_response_parse(&head, buf, len, HTTP_METHOD_POST);
+	if (err)
+		return 0;
+	assert_true(http_head_confirmed(&head, buf, len, request));
+	return head.plain;
+}
+
+/* Every byte of it as every other, left out, and put before every one. */
+static unsigned mutate(const char *text, bool request)
+{
+	char buf[512];
+	size_t len = strlen(text);
+	unsigned plain = 0;
+
+	assert_true(len < sizeof(buf));
+	for (size_t at = 0; at < len; at++) {
+		for (unsigned c = 0; c < 256; c++) {
+			memcpy(buf, text, len);
+			buf[at] = (char)c;
+			plain += check_readers(buf, len, request);
+			memmove(buf + at + 1, text + at, len - at);
+			plain += check_readers(buf, len + 1, request);
+		}
+		memcpy(buf, text, at);
+		memcpy(buf + at, text + at + 1, len - at - 1);
+		plain += check_readers(buf, len - 1, request);
+	}
+	return plain;
+}
+
+static void what_is_read_once_the_second_reader_would_have_read_the_same(void **state)
+{
+	static const char *const requests[] = {
+		"POST /v1/a_b.c?x=%41&y=~1 HTTP/1.1\r\nHost: h:80\r\nContent-Length: 12\r\n"
+		"Content-Type: application/json; charset=\"utf-8\"\r\nConnection: close\r\n\r\n",
+		"PUT / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n"
+		"connection: keep-alive\r\nexpect: 100-continue\r\nX:  a b \r\nte:\r\n\r\n",
+		"OPTIONS * HTTP/1.0\r\nUpgrade: h2c\r\nConnection: upgrade, te\r\n"
+		"Proxy-Connection: x\r\nKeep-Alive: timeout=5\r\n\r\n",
+		"DELETE /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
+	};
+	static const char *const answers[] = {
+		"HTTP/1.1 200 OK\r\ndate: Tue, 01 Dec 2026 00:00:00 GMT\r\nserver: uvicorn\r\n"
+		"content-length: 341\r\ncontent-type: application/json\r\n\r\n",
+		"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n"
+		"Keep-Alive: timeout=5, max=9\r\nX_y:\r\n\r\n",
+		"HTTP/1.1 200 \r\nConnection: keep-alive\r\nUpgrade: x\r\n\r\n",
+		"HTTP/1.0 204\r\nContent-Length: 0\r\n\r\n",
+	};
+
+	for (size_t i = 0; i < 4; i++) {
+		unsigned plain_requests = mutate(requests[i], true);
+		unsigned plain_answers = mutate(answers[i], false);
+
+		assert_true((plain_requests > 1000) == (i != 2));
+		assert_true((plain_answers > 500) == (i < 2));
+	}
+	assert_int_equal(parse("GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"), 0);
+	assert_true(head.plain);
+	assert_int_equal(parse("GET /v1/models HTTP/1.1\r\nHost: a\r\nX: \xc3\xa4\r\n\r\n"), 0);
+	assert_false(head.plain);
 }
 
 static void a_client_head_is_read(void **state)
@@ -554,6 +627,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		CLAIM(a_client_head_is_read),
+		CLAIM(what_is_read_once_the_second_reader_would_have_read_the_same),
 		CLAIM(every_malformed_head_is_refused_by_name),
 		CLAIM(limits_have_answers_of_their_own),
 		CLAIM(the_largest_allowed_head_is_read),

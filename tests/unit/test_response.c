@@ -15,7 +15,11 @@ static int parse(const char *text, enum http_method method)
 	size_t len = strlen(text);
 
 	assert_int_equal(http_head_end(text, len, 0), len);
-	return http_response_parse(&head, text, len, method);
+	int err = http_response_parse(&head, text, len, method);
+
+	if (!err)
+		assert_true(http_head_confirmed(&head, text, len, false));
+	return err;
 }
 
 static void framing_follows_status_and_fields(void **state)
