@@ -6,9 +6,10 @@
 
 static const struct {
 	const char *name, *text;
+	uint8_t size;
 	bool generates;
 } paths[] = {
-#define X(name, text, generates) [HTTP_PATH_##name] = { #name, text, generates },
+#define X(name, text, generates) [HTTP_PATH_##name] = { #name, text, sizeof(text) - 1, generates },
 	HTTP_PATHS(X)
 #undef X
 };
@@ -113,15 +114,31 @@ static void split_id(struct http_route *route, const char *target, size_t len)
 	}
 }
 
+/* Most targets are a path of the table to the letter: nothing in them has two readings. */
+static bool is_listed(const char *raw, size_t len, struct http_route *ret_route)
+{
+	for (unsigned i = 0; i < HTTP_PATH_NR; i++) {
+		if (paths[i].size != len || !len || paths[i].text[len - 1] == '*' ||
+		    memcmp(raw, paths[i].text, len) != 0)
+			continue;
+		ret_route->path = i;
+		ret_route->generates = paths[i].generates;
+		return true;
+	}
+	return false;
+}
+
 void http_path_classify(const char *target, size_t len, const struct http_path_rules *rules,
 			struct http_route *ret_route)
 {
 	char path[HTTP_PATH_BYTES];
 	const char *query = memchr(target, '?', len);
-	size_t raw = query ? (size_t)(query - target) : len;
-	size_t n = http_path_decode(target, raw, path);
+	size_t raw = query ? (size_t)(query - target) : len, n;
 
 	*ret_route = (struct http_route){ .path = HTTP_PATH_FORBIDDEN };
+	if (is_listed(target, raw, ret_route))
+		return;
+	n = http_path_decode(target, raw, path);
 	if (!n || !plain_segments(path, n))
 		return;
 	ret_route->path = lookup(path, n, rules);

@@ -52,10 +52,12 @@ static void put_count(struct sink *sink, uint64_t count)
 /* A value of ours may hold no line end, or it would be two fields. */
 static void put_line(struct sink *sink, const char *name, const char *value)
 {
-	assert(!strpbrk(value, "\r\n"));
+	size_t len = strlen(value);
+
+	assert(!memchr(value, '\r', len) && !memchr(value, '\n', len));
 	put_text(sink, name);
 	put_text(sink, ": ");
-	put_text(sink, value);
+	put(sink, value, len);
 	put_text(sink, "\r\n");
 }
 
@@ -72,6 +74,41 @@ static void put_field(struct sink *sink, const char *buf, const struct http_fiel
 	put_text(sink, ": ");
 	put_slice(sink, buf, field->value);
 	put_text(sink, "\r\n");
+}
+
+/* Lines on end that go on as they came: copied together. */
+struct run {
+	size_t from, to;
+};
+
+static void put_run(struct sink *sink, const char *buf, struct run *run)
+{
+	put(sink, buf + run->from, run->to - run->from);
+	*run = (struct run){ 0 };
+}
+
+/* Whether the line stands in the buffer as put_field() would write it. */
+static bool as_written(const char *buf, const struct http_field *field)
+{
+	size_t colon = (size_t)field->name.at + field->name.len, value = field->value.at;
+
+	return value == colon + 2 && buf[colon + 1] == ' ' && buf[value + field->value.len] == '\r';
+}
+
+static void keep_field(struct sink *sink, const char *buf, const struct http_field *field,
+		       struct run *run)
+{
+	bool joins = as_written(buf, field);
+
+	if (!joins || run->to != field->name.at)
+		put_run(sink, buf, run);
+	if (!joins) {
+		put_field(sink, buf, field);
+		return;
+	}
+	if (run->to == 0)
+		run->from = field->name.at;
+	run->to = (size_t)field->value.at + field->value.len + 2;
 }
 
 static int finish(const struct sink *sink, size_t *ret_len)
@@ -155,13 +192,24 @@ static bool put_hops_left(struct sink *sink, const char *buf, struct http_slice 
 	return true;
 }
 
-static void put_request_field(struct sink *sink, const struct http_head *head, const char *buf,
-			      const struct http_field *field)
+static void put_request_fields(struct sink *sink, const struct http_head *head, const char *buf,
+			       const struct http_forward *how)
 {
-	if (field->id == HTTP_FIELD_MAX_FORWARDS && head->method == HTTP_METHOD_OPTIONS &&
-	    put_hops_left(sink, buf, field->value))
-		return;
-	put_field(sink, buf, field);
+	struct run run = { 0 };
+
+	for (unsigned i = 0; i < head->fields; i++) {
+		const struct http_field *field = &head->field[i];
+
+		if (!request_field_passes(field, head, how))
+			continue;
+		if (field->id == HTTP_FIELD_MAX_FORWARDS && head->method == HTTP_METHOD_OPTIONS) {
+			put_run(sink, buf, &run);
+			if (put_hops_left(sink, buf, field->value))
+				continue;
+		}
+		keep_field(sink, buf, field, &run);
+	}
+	put_run(sink, buf, &run);
 }
 
 static bool wants_length(enum http_method method)
@@ -184,9 +232,7 @@ int http_request_write(char *out, size_t size, const struct http_head *head, con
 	} else if (!http_head_field(head, HTTP_FIELD_HOST)) {
 		put_text(&sink, "Host: engine\r\n"); /* a HTTP/1.0 client named none */
 	}
-	for (unsigned i = 0; i < head->fields; i++)
-		if (request_field_passes(&head->field[i], head, how))
-			put_request_field(&sink, head, buf, &head->field[i]);
+	put_request_fields(&sink, head, buf, how);
 	if (how->authorization && *how->authorization)
 		put_line(&sink, "Authorization", how->authorization);
 	if (how->request_id)
@@ -240,6 +286,7 @@ int http_response_write(char *out, size_t size, const struct http_head *head, co
 			const struct http_answer *how, size_t *ret_len)
 {
 	struct sink sink = { .out = out, .size = size };
+	struct run run = { 0 };
 
 	put_status_line(&sink, head->status, buf + head->reason.at, head->reason.len);
 	for (unsigned i = 0; i < head->fields; i++) {
@@ -247,8 +294,9 @@ int http_response_write(char *out, size_t size, const struct http_head *head, co
 
 		if (field->hop || (field->id == HTTP_FIELD_REQUEST_ID && how->request_id))
 			continue;
-		put_field(&sink, buf, field);
+		keep_field(&sink, buf, field, &run);
 	}
+	put_run(&sink, buf, &run);
 	if (how->request_id)
 		put_line(&sink, "x-request-id", how->request_id);
 	if (how->date && !http_head_field(head, HTTP_FIELD_DATE))
