@@ -2,12 +2,10 @@
  */
 #include "shm/ring.h"
 
+#include "shm/check.h"
+#include "shm/words.h"
 #include <assert.h>
 #include <errno.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
-#include "shm/words.h"
 
 static const uint64_t ring_magic = 0x31474e4952575424; /* "$TWRING1" */
 
@@ -56,7 +54,7 @@ static struct ring_slot *slot_of(const struct ring *ring, uint64_t number)
 /* Of the zero-padded record, so that the words in the ring can be checked as they lie. */
 static uint64_t check_of(uint64_t number, uint64_t length, const void *record)
 {
-	return XXH3_64bits_withSeed(record, padded(length), number ^ length << 48);
+	return shm_check(record, padded(length), number ^ length << 48);
 }
 
 size_t ring_size(uint64_t records, size_t record_size)

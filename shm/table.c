@@ -1,13 +1,11 @@
 /* The set-associative table: layout, checks, and the order of stores that makes a kill harmless. */
 #include "shm/table.h"
 
+#include "shm/check.h"
+#include "shm/words.h"
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
-#include "shm/words.h"
 
 static const uint64_t table_magic = 0x31454c4241545754; /* "TWTABLE1" */
 
@@ -65,7 +63,7 @@ static struct table_body *body_at(const struct table *table, struct table_bucket
 
 static uint64_t check_of(uint64_t key, uint64_t generation, const void *payload, size_t size)
 {
-	return XXH3_64bits_withSeed(payload, size, key ^ (generation << 32 | generation >> 32));
+	return shm_check(payload, size, key ^ (generation << 32 | generation >> 32));
 }
 
 static struct table_bucket *bucket_for(const struct table *table, uint64_t key)

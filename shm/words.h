@@ -44,6 +44,7 @@ static inline size_t words_put_pairs(_Atomic uint64_t *to, const uint8_t *bytes,
 	size_t i;
 
 	atomic_signal_fence(memory_order_seq_cst);
+#pragma GCC unroll 4
 	for (i = 0; i < words / 2; i++) {
 		pair two;
 
