@@ -39,7 +39,7 @@ enum { ARMS_MAX = 64, SETS_MAX = 32, SEEDS_MAX = 1000 };
 	X(CONTEXT, "context", "N", "longest prompt and answer of a file (120000)")           \
 	X(BLOCK, "block", "N", "tokens of a file's hash block (512, qwen: 16)")              \
 	X(MIX, "mix", "KEY=V", "changes the generator of design; may be repeated")           \
-	X(SET, "set", "KEY=V", "for every arm, as --list has it; may be repeated")           \
+	X(SET, "set", "KEY=V", "for every arm: engines, long_prefill_cap ... (--list)")      \
 	X(PROFILE, "profile", "NAME", "q8b, q14b, q32b, q32f8, a3b; A:B go round (q8b)")     \
 	X(ENGINES, "engines", "N", NULL)                                                     \
 	X(SLOW, "slow", "F", "the first is F times slower, unknown to the router")           \
