@@ -2,6 +2,7 @@
 #include "shm/base/opt.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -130,11 +131,27 @@ static void fail_option(const struct opt_scan *scan, const char *word)
 	opt_fail(scan->program, "unknown option '--%s'", name);
 }
 
+/*
+ * What is closed of the three descriptors that every program may write to is opened on nothing:
+ * else the first socket or file would be taken for it, and log lines would be written into that.
+ */
+static void keep_standard_streams(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		close(fd);
+}
+
 void opt_begin(struct opt_scan *scan, const struct opt_program *program, int argc, char **argv)
 {
 	*scan = (struct opt_scan){ .program = program, .argc = argc, .argv = argv, .first = argc };
 	optind = 0; /* glibc: forget a scan that another sub-command began */
 	opterr = 0;
+	keep_standard_streams();
 }
 
 /* Builds getopt_long()'s two tables; returns the number of options of the program's own. */

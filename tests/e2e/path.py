@@ -285,6 +285,17 @@ def few_descriptors_are_told_and_served_within(t, io):
         wire.close()
 
 
+@case
+def closed_standard_streams_are_nobody_elses_descriptors(t):
+    port, engine = t.port(), t.engine()
+    router = t.start("/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", t.program("turnward-router"),
+                     "--listen", f"127.0.0.1:{port}", "--region", t.region, "--engine", engine.url,
+                     ready=lambda: answers(f"127.0.0.1:{port}"))
+    for pid in router.family():
+        equal([os.readlink(f"/proc/{pid}/fd/{n}") for n in range(3)], ["/dev/null"] * 3)
+    equal(ask(f"127.0.0.1:{port}", "POST", "/v1/chat/completions", chat()).status, 200)
+
+
 @on_both_loops
 def descriptors_that_run_out_at_once_stop_nothing_else(t, io):
     router = t.router(t.engine(), args=settings(io))
