@@ -12,6 +12,12 @@ struct reconciled {
 	double believed;                   /* 1 fresh .. 0 unknown */
 };
 
+/* A count of our own, or a time that has passed: far below 2^63, which spares a case. */
+static inline double real(uint64_t count)
+{
+	return (double)(int64_t)count;
+}
+
 static double greater(double a, double b)
 {
 	return a > b ? a : b;
@@ -32,31 +38,30 @@ static double period_s(const struct engine_state *agent)
 	return (agent->period_ns ? (double)agent->period_ns : (double)PERIOD_NS) / 1e9;
 }
 
-static void judge_age(const struct ledger_params *params, const struct engine_state *agent,
-		      uint64_t now_ns, struct ledger_view *ret)
+/* Returns the age from which on nothing is believed. */
+static double judge_age(const struct ledger_params *params, const struct engine_state *agent,
+			uint64_t now_ns, struct ledger_view *ret)
 {
 	ret->staleness = LEDGER_UNKNOWN;
 	if (agent == NULL || agent->read_ns == 0)
-		return;
-	double unknown_s = greater(params->unknown_periods * period_s(agent), params->unknown_s);
+		return 0;
+	double period = period_s(agent);
+	double unknown_s = greater(params->unknown_periods * period, params->unknown_s);
 
-	ret->age_s = (double)since(now_ns, agent->read_ns) / 1e9;
-	ret->fresh_s = params->fresh_periods * period_s(agent);
+	ret->age_s = real(since(now_ns, agent->read_ns)) / 1e9;
+	ret->fresh_s = params->fresh_periods * period;
 	if (ret->age_s <= ret->fresh_s)
 		ret->staleness = LEDGER_FRESH;
 	else if (ret->age_s <= unknown_s)
 		ret->staleness = LEDGER_AGED;
+	return unknown_s;
 }
 
 /* How much of what the record says beyond our books still counts: all of it fresh, none unknown. */
-static double belief(const struct ledger_params *params, const struct engine_state *agent,
-		     const struct ledger_view *view)
+static double belief(double unknown_s, const struct ledger_view *view)
 {
-	double unknown_s;
-
 	if (view->staleness == LEDGER_UNKNOWN)
 		return 0;
-	unknown_s = greater(params->unknown_periods * period_s(agent), params->unknown_s);
 	if (view->staleness == LEDGER_FRESH || unknown_s <= view->fresh_s)
 		return 1;
 	return lesser(1, (unknown_s - view->age_s) / (unknown_s - view->fresh_s));
@@ -83,9 +88,9 @@ static int counter_usable(const struct engine_state *agent)
  * does it still says when fewer were taken. When in doubt a request counts twice: that spreads, and
  * missing one herds.
  */
-static struct reconciled reconcile(const struct ledger_engine *books,
-				   const struct ledger_params *params,
-				   const struct engine_state *agent)
+static inline struct reconciled reconcile(const struct ledger_engine *books,
+					  const struct ledger_params *params,
+					  const struct engine_state *agent)
 {
 	struct reconciled r = { .books = books, .agent = agent, .believed = 1 };
 
@@ -134,7 +139,7 @@ static double reported_requests(const struct engine_state *agent)
 /* Requests in the record that our books do not explain. */
 static double foreign_requests(const struct reconciled *r, const struct ledger_sums *others)
 {
-	double own = (double)since(r->taken_requests, r->left->ended);
+	double own = real(since(r->taken_requests, r->left->ended));
 
 	if (others != NULL)
 		own += (double)others->requests;
@@ -155,13 +160,13 @@ static void own_pending(const struct ledger_engine *books, uint64_t now_ns, stru
 {
 	const struct ledger_ticket *head = books->oldest;
 
-	ret->pending_prefill_tokens = (double)books->uncached_tokens;
+	ret->pending_prefill_tokens = real(books->uncached_tokens);
 	ret->pending_prefill_s = books->prefill_s;
-	ret->requeueable_tokens = (double)books->requeueable_tokens;
+	ret->requeueable_tokens = real(books->requeueable_tokens);
 	if (head == NULL)
 		return;
 	uint64_t began_ns = head->dispatch_ns > books->head_ns ? head->dispatch_ns : books->head_ns;
-	double done_s = lesser((double)since(now_ns, began_ns) / 1e9, head->prefill_s);
+	double done_s = lesser(real(since(now_ns, began_ns)) / 1e9, head->prefill_s);
 	double part = head->prefill_s > 0 ? done_s / head->prefill_s : 0;
 
 	ret->pending_prefill_s = greater(0, ret->pending_prefill_s - done_s);
@@ -173,7 +178,7 @@ static void own_pending(const struct ledger_engine *books, uint64_t now_ns, stru
 	while (head != NULL && head->flags & LEDGER_PIECE)
 		head = head->newer;
 	if (head != NULL)
-		ret->oldest_wait_s = (double)since(now_ns, head->dispatch_ns) / 1e9;
+		ret->oldest_wait_s = real(since(now_ns, head->dispatch_ns)) / 1e9;
 }
 
 /* The agent's backlog, what it cannot hold yet, less what has been computed since. */
@@ -181,8 +186,8 @@ static void agent_pending(const struct reconciled *r, double tokens_per_s, doubl
 			  struct ledger_view *ret)
 {
 	const struct ledger_totals *now = &r->books->totals;
-	double added = (double)since(now->uncached_in, r->taken->uncached_in);
-	double gone = (double)since(now->uncached_out, r->left->uncached_out);
+	double added = real(since(now->uncached_in, r->taken->uncached_in));
+	double gone = real(since(now->uncached_out, r->left->uncached_out));
 	double done = greater(gone, greater(0, tokens_per_s) * age_s);
 	double tokens = greater(0, (double)r->agent->pending_prefill_tokens + added - done);
 	double own_tokens = ret->pending_prefill_tokens;
@@ -204,7 +209,7 @@ static void add_foreign(const struct reconciled *r, const struct ledger_sums *ot
 	ret->num_requests += foreign;
 	ret->decoding += running;
 	if (ENGINE_HAS(r->agent, decode_context_tokens)) {
-		double own = (double)since(r->taken->context_in, r->left->context_out);
+		double own = real(since(r->taken->context_in, r->left->context_out));
 
 		if (others != NULL)
 			own += (double)others->decode_context_tokens;
@@ -258,18 +263,19 @@ void ledger_effective(const struct ledger *ledger, const struct ledger_params *p
 	int by_agent = 0;
 
 	struct ledger_view view = {
-		.num_requests = (double)ledger_in_engine(books),
-		.decoding = (double)books->decoding,
-		.decode_context_tokens = (double)books->decode_context_tokens,
-		.booked_tokens = (double)(books->decode_context_tokens + books->sent_prompt_tokens),
-		.staged_rest_tokens = (double)(books->staged_rest_tokens + books->held_tokens),
+		.num_requests = real(ledger_in_engine(books)),
+		.decoding = real(books->decoding),
+		.decode_context_tokens = real(books->decode_context_tokens),
+		.booked_tokens = real(books->decode_context_tokens + books->sent_prompt_tokens),
+		.staged_rest_tokens = real(books->staged_rest_tokens + books->held_tokens),
 	};
-	judge_age(params, agent, now_ns, &view);
+	double unknown_s = judge_age(params, agent, now_ns, &view);
+
 	own_pending(books, now_ns, &view);
 	if (view.staleness != LEDGER_UNKNOWN) {
 		struct reconciled r = reconcile(books, params, agent);
 
-		r.believed = belief(params, agent, &view);
+		r.believed = belief(unknown_s, &view);
 		by_agent =
 			view.staleness == LEDGER_FRESH && ENGINE_HAS(agent, pending_prefill_tokens);
 		if (by_agent)
