@@ -100,6 +100,12 @@ uint32_t chat_watch_step(struct chat_watch *watch, const void *bytes, size_t len
 /* The body has ended: what a last event without its blank line or a document still held. */
 uint32_t chat_watch_end(struct chat_watch *watch);
 
+/*
+ * A whole document after chat_watch_begin(): brings what chat_watch_step() and chat_watch_end()
+ * would, with less reading; what stands in front of the counts of a short one need not be JSON.
+ */
+uint32_t chat_watch_document(struct chat_watch *watch, const void *bytes, size_t len);
+
 /* A stream is between two events: a comment put in here breaks none of them. */
 bool chat_watch_between(const struct chat_watch *watch);
 

@@ -129,6 +129,15 @@ static void note(struct worker *w, struct exchange *x, uint32_t news)
 		settle(w, x);
 }
 
+/* A piece of the decoded body; `done`: its last, which may be all there is. */
+static void watch(struct worker *w, struct exchange *x, const char *p, size_t len, int done)
+{
+	int whole = done && !x->sse && x->answer.decoded == len;
+
+	note(w, x,
+	     whole ? chat_watch_document(&x->watch, p, len) : chat_watch_step(&x->watch, p, len));
+}
+
 /* Decodes one read, watches it, appends it for the client. 1: complete, 0: more, -errno. */
 static int pass_on(struct worker *w, struct conn *c, const uint8_t *data, size_t len,
 		   size_t *ret_used)
@@ -148,7 +157,7 @@ static int pass_on(struct worker *w, struct conn *c, const uint8_t *data, size_t
 			return -EPROTO;
 		at += used;
 		if (p_len) {
-			note(w, x, chat_watch_step(&x->watch, p, p_len));
+			watch(w, x, p, p_len, done);
 			piece[n++] = (struct iovec){ (void *)p, p_len };
 			bytes += p_len;
 		}

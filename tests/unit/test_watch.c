@@ -53,7 +53,8 @@ static struct noted note(void)
 	noted.events = watch.events;
 	noted.code = watch.error_code;
 	noted.has_usage = chat_watch_usage(&watch, &noted.usage);
-	strcpy(noted.id, watch.response_id);
+	if (watch.response_id_len)
+		strcpy(noted.id, watch.response_id);
 	return noted;
 }
 
@@ -451,6 +452,69 @@ static void events_alike_but_for_their_text_are_read_as_if_alone(void **state)
 	}
 }
 
+/* Of a document that is JSON the quick look brings the same; returns whether it is. */
+static bool check_document(const char *text, size_t len)
+{
+	struct noted quick, whole;
+	char *copy = malloc(len);
+
+	memcpy(copy, text, len);
+	chat_watch_begin(&watch, CHAT_WATCH_JSON);
+	chat_watch_document(&watch, copy, len);
+	quick = note();
+	free(copy);
+	feed(CHAT_WATCH_JSON, text, len, SIZE_MAX);
+	whole = note();
+	if (!(whole.seen & CHAT_SEEN_DONE))
+		return false;
+	assert_memory_equal(&quick, &whole, sizeof(whole));
+	return true;
+}
+
+static void a_whole_document_is_read_the_same_from_its_counts_on(void **state)
+{
+	static const char *const documents[] = {
+		"{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion\",\"choices\":[{\"message\":{"
+		"\"role\":\"assistant\",\"content\":\"a \\\"usage\\\": 5\"},\"finish_reason\":"
+		"\"stop\"}],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2,"
+		"\"prompt_tokens_details\":{\"cached_tokens\":4}}}",
+		"{\"choices\":[{\"usage\":{\"prompt_tokens\":1}}],\"usage\":{\"prompt_tokens\":2},"
+		"\"timings\":{\"cache_n\":3,\"prompt_n\":1,\"predicted_n\":3}}",
+		"{\"a\":\"usage\",\"usage\":{\"prompt_tokens\":2},\"usage\":{\"prompt_tokens\":3}}",
+		"{\"timings\":{\"cache_n\":3},\"usage\":{\"input_tokens\":2}}",
+		"{\"meta_info\":{\"cached_tokens\":3},\"usage\":{\"prompt_tokens\":2}}",
+		"{\"id\":\"resp_7\",\"usage\":{\"input_tokens\":2,\"output_tokens\":1}}",
+		"{\"object\":\"error\",\"code\":429,\"usage\":{\"prompt_tokens\":2}}",
+		"{\"message\":{\"usage\":{\"output_tokens\":1}},\"response\":{\"id\":\"resp_1\"}}",
+		"[{\"usage\":{\"prompt_tokens\":2}}]",
+		" {\"usage\":null}",
+	};
+	static const char odd[] = "\"{}[]:,u0 \nx\\";
+	char buf[600];
+	unsigned valid = 0;
+
+	for (size_t i = 0; i < sizeof(documents) / sizeof(documents[0]); i++) {
+		size_t len = strlen(documents[i]);
+
+		/* A name written with escapes is not looked for in front of the counts. */
+		size_t odds = sizeof(odd) - (i >= 3 && i <= 6 ? 2 : 1);
+
+		assert_true(check_document(documents[i], len));
+		for (size_t at = 0; at < len; at++) {
+			for (size_t k = 0; k < odds; k++) {
+				memcpy(buf, documents[i], len);
+				buf[at] = odd[k];
+				valid += check_document(buf, len);
+				memmove(buf + at + 1, documents[i] + at, len - at);
+				valid += check_document(buf, len + 1);
+			}
+			memcpy(buf + at, documents[i] + at + 1, len - at - 1);
+			valid += check_document(buf, len - 1);
+		}
+	}
+	assert_true(valid > 1000);
+}
+
 static void an_answer_that_is_not_json_is_survived(void **state)
 {
 	static const char *const odd[] = {
@@ -491,6 +555,7 @@ int main(void)
 		CLAIM(errors_are_told_from_overload),
 		CLAIM(usage_is_read_in_every_dialect),
 		CLAIM(only_the_routers_own_kind_of_id_is_kept),
+		CLAIM(a_whole_document_is_read_the_same_from_its_counts_on),
 		CLAIM(events_alike_but_for_their_text_are_read_as_if_alone),
 		CLAIM(an_answer_that_is_not_json_is_survived),
 		CLAIM(each_step_tells_its_own_news),
