@@ -120,16 +120,15 @@ class Reply:
 # ---- one round ----
 
 def passes_of(path, replies):
-    """The prefill passes that each waited for, its own and the one under way when it came included;
-    and the longest of all, in seconds of the CPU."""
+    """What the engine computed until each reply's first token, from when it was asked for: prefill
+    passes, the one under way then included, and seconds of the CPU in all passes."""
     with open(path, encoding="utf-8") as file:
-        passes = [line for line in map(json.loads, file) if line.get("prefill")]
-    waited = []
+        passes = [json.loads(line) for line in file]
     for reply in replies:
-        own = [p["at"] for p in passes if reply.rid in (rid for rid, _, _ in p["prefill"])]
-        waited.append(sum(reply.begun < p["at"] <= own[-1] for p in passes))
-    begun = min(reply.begun for reply in replies)
-    return waited, max(p["cpu_s"] for p in passes if p["at"] > begun)
+        own = max(p["at"] for p in passes
+                  if reply.rid in (rid for rid, _, _ in p["prefill"] or ()))
+        waited = [p for p in passes if reply.begun < p["at"] <= own]
+        yield sum(bool(p["prefill"]) for p in waited), sum(p["cpu_s"] for p in waited)
 
 
 class Round:
@@ -193,9 +192,9 @@ class Round:
         window = [r for at, r in self.shorts if COLD_AT <= at <= COLD_AT + WINDOW]
         first, last = self.cold.begun, self.cold.begun + self.cold.ttft_s
         line = self.router.wait_log("request", id=self.cold.id)
-        waited, longest = passes_of(self.passes, window + [self.cold]) if self.passes else ([0], 0)
+        engine = list(passes_of(self.passes, window + [self.cold])) if self.passes else []
         return {
-            "passes": waited[:-1], "cold_passes": waited[-1], "longest_pass_cpu_s": longest,
+            "short_passes": engine[:-1], "cold_passes": engine[-1:],
             "cold_ttft_s": self.cold.ttft_s, "prompt": self.cold.usage["prompt_tokens"],
             "cached": self.cold.cached, "pieces": line.get("pieces", 0),
             "closes": self.counted("requeue_closes") - self.before[0],
@@ -308,9 +307,8 @@ def summary(rounds, base):
         "pieces": [r["pieces"] for r in rounds], "closes": [r["closes"] for r in rounds],
         "guards": [r["guards"] for r in rounds],
         "short_cached": min(r["short_cached"] for r in rounds),
-        "passes": [p for r in rounds for p in r["passes"]],
-        "cold_passes": [r["cold_passes"] for r in rounds],
-        "longest_pass_cpu_s": [r["longest_pass_cpu_s"] for r in rounds],
+        "short_passes": [p for r in rounds for p in r["short_passes"]],
+        "cold_passes": [p for r in rounds for p in r["cold_passes"]],
     }
     if base:
         pairs = list(zip(rounds, base))
@@ -396,11 +394,13 @@ def show(told):
           "cold ratio |\n|" + "---|" * 13)
     for arm in told["arms"]:
         print(row(arm["name"], arm))
-    for arm in (a for a in told["arms"] if a["passes"]):
-        print(f"{arm['name']}: prefill passes until a turn's first token p50 "
-              f"{quantile(arm['passes'], 0.5):g}, p90 {quantile(arm['passes'], 0.9):g}, max "
-              f"{max(arm['passes'])}; the cold prompt's {arm['cold_passes']}; the longest pass "
-              f"{max(arm['longest_pass_cpu_s']):.2f} s of the CPU")
+    for arm in (a for a in told["arms"] if a["short_passes"]):
+        for whose in ("short", "cold"):
+            for unit, values in zip(("prefill passes", "s of the CPU"),
+                                    zip(*arm[f"{whose}_passes"])):
+                print(f"{arm['name']}, {unit} until the {whose} ones' first token: p50 "
+                      f"{quantile(values, 0.5):.2f}, p90 {quantile(values, 0.9):.2f}, max "
+                      f"{max(values):.2f}")
     found = told.get("checks")
     if found:
         for prompt in found["prompts"]:
