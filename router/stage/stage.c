@@ -6,7 +6,7 @@
 enum {
 	STEP_TOKENS = 8192, /* of an engine that does not tell */
 	BLOCK_TOKENS = 16,
-	PIECES_MAX = 16, /* a piece costs by the whole prefix again: long prompts, longer pieces */
+	PIECES = 16, /* or so: a piece costs by the whole prefix again */
 };
 
 /* ---- whether, and how ---- */
@@ -40,14 +40,16 @@ static uint32_t under_a_step(const struct stage_engine *engine)
 uint32_t stage_piece_tokens(const struct stage_params *params, const struct stage_engine *engine,
 			    uint32_t prompt_tokens)
 {
-	uint32_t tokens = (uint32_t)params->piece_tokens, block = block_of(engine);
+	uint32_t tokens = (uint32_t)params->piece_tokens, block = block_of(engine), steps;
 
 	if (tokens == 0)
 		tokens = under_a_step(engine);
-	if (tokens < prompt_tokens / PIECES_MAX)
-		tokens = prompt_tokens / PIECES_MAX;
 	tokens -= tokens % block;
-	return tokens ? tokens : block;
+	if (tokens == 0)
+		tokens = block;
+	/* Of whole steps: what is a little over one costs the engine a pass for the rest. */
+	steps = (prompt_tokens / PIECES + tokens / 2) / tokens;
+	return steps > 1 ? steps * tokens : tokens;
 }
 
 static uint32_t last_of(const struct stage_params *params, uint32_t piece_tokens)

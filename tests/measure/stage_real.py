@@ -5,14 +5,15 @@
                                 [--cold TOKENS] [--cap] [--no-checks] [--json FILE]
 
 One engine at a time, an agent beside it, and before it a router that is started anew for each round
-with the keys of its arm: plain (stage = off), pieces, half (pieces of half a step), requeue. In a
-round a stream decodes all along, a turn of +200 tokens on a cached session of 5,000 comes every
-second (llama.cpp: every two), and at 2.2 s a cold prompt. The arms take turns in an order that
-rotates; every text is fresh, and arrival times are the same in all arms of a pair. With --cap a
-second vLLM that has a cap of its own (a quarter of a step) takes turns with the first. With --json
-everybody's log lies beside it. An SGLang that is started here writes down its passes: how many a
-turn waited for does not depend on how busy the machine is. The checks after it are not timed: what
-each piece and the request found cached, and whether greedy text is the same without pieces.
+with the keys of its arm: plain (stage = off), pieces, most and half (pieces of 3/4 and 1/2 of a
+step), requeue. In a round a stream decodes all along, a turn of +200 tokens on a cached session of
+5,000 comes every second (llama.cpp: every two), and at 2.2 s a cold prompt. The arms take turns in
+an order that rotates; every text is fresh, and arrival times are the same in all arms of a pair.
+With --cap a second vLLM that has a cap of its own (a quarter of a step) takes turns with the first.
+With --json everybody's log lies beside it. An SGLang that is started here writes down its passes:
+how many a turn waited for does not depend on how busy the machine is. The checks after it are not
+timed: what each piece and the request found cached, and whether greedy text is the same without
+pieces.
 """
 import argparse
 import json
@@ -45,7 +46,8 @@ COLD_AT, WINDOW = 2.2, 9.0
 SESSION, TURN, ANSWER = 5000, 200, 16
 TOKENS_A_WORD = 2.72
 ARMS = {"plain": {"stage": "off"}, "pieces": {"stage": "pieces"}, "requeue": {"stage": "requeue"},
-        "half": {"stage": "pieces", "piece_tokens": None}}
+        "most": {"stage": "pieces", "piece_tokens": 0.75},
+        "half": {"stage": "pieces", "piece_tokens": 0.5}}
 TOOLS = [{"type": "function", "function": {
     "name": name, "description": f"reads or writes a file: {name}",
     "parameters": {"type": "object", "properties": {
@@ -229,7 +231,7 @@ class Place:
     def router(self, arm, url=None, **more):
         keys = {"step_budget": STEP[self.kind], **ARMS[arm], **more}
         if "piece_tokens" in keys:
-            keys["piece_tokens"] = STEP[self.kind] // 2
+            keys["piece_tokens"] = int(keys["piece_tokens"] * STEP[self.kind])
         if self.now:
             self.now.stop()
         words_ = [w for k, v in keys.items() for w in ("--set", f"{k}={v}")]

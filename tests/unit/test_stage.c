@@ -73,14 +73,20 @@ static void a_piece_is_just_under_a_step(void **state)
 	assert_int_equal(stage_piece_tokens(&params, &engine, 10000), 1024);
 }
 
-static void a_long_prompt_has_longer_pieces_in_whole_blocks(void **state)
+static void a_long_prompt_has_longer_pieces_of_whole_steps_and_blocks(void **state)
 {
-	struct stage_engine engine = { .block_tokens = 256 };
+	struct stage_engine engine = { .step_tokens = 1024 };
 
 	(void)state;
-	assert_int_equal(stage_piece_tokens(&params, &engine, 160000), 9984); /* 10,000 / 256 */
+	/* 16,405 / 16 is 1,025: twice as many passes of the engine, every second of one token. */
+	assert_int_equal(stage_piece_tokens(&params, &engine, 16405), 960);
+	assert_int_equal(stage_piece_tokens(&params, &engine, 23000), 960); /* 1,437 = 1.497 */
+	assert_int_equal(stage_piece_tokens(&params, &engine, 23100), 1920);
+	assert_int_equal(stage_piece_tokens(&params, &engine, 65536), 3840);
+	engine = (struct stage_engine){ .block_tokens = 1000 };
+	assert_int_equal(stage_piece_tokens(&params, &engine, 200000), 14000);
 	params.piece_tokens = 100;
-	assert_int_equal(stage_piece_tokens(&params, &engine, 100), 256);
+	assert_int_equal(stage_piece_tokens(&params, &engine, 100), 1000);
 }
 
 /* ---- whether ---- */
@@ -521,7 +527,7 @@ int main(void)
 #define CLAIM(name) cmocka_unit_test_setup(name, setup)
 	const struct CMUnitTest tests[] = {
 		CLAIM(a_piece_is_just_under_a_step),
-		CLAIM(a_long_prompt_has_longer_pieces_in_whole_blocks),
+		CLAIM(a_long_prompt_has_longer_pieces_of_whole_steps_and_blocks),
 		CLAIM(a_cold_prompt_is_cut_and_a_short_one_is_not),
 		CLAIM(every_body_that_cannot_be_cut_says_why),
 		CLAIM(the_mode_decides_between_pieces_and_requeue),
