@@ -427,6 +427,22 @@ static int check_addresses(struct router_settings *s, struct conf *conf)
 	return 0;
 }
 
+/* Whether a connection to `to` would come in at the listener `at`, which may be on every address.
+ */
+static int meets(const struct addr *to, const struct addr *at)
+{
+	int any = at->sa.any.sa_family == AF_INET6
+			  ? IN6_IS_ADDR_UNSPECIFIED(&at->sa.v6.sin6_addr)
+			  : at->sa.any.sa_family == AF_INET && !at->sa.v4.sin_addr.s_addr;
+	int families = at->sa.any.sa_family == AF_INET6 || to->sa.any.sa_family == AF_INET;
+
+	if (addr_equal(to, at))
+		return 1;
+	/* The port lies at the same place in both families. */
+	return any && families && to->sa.any.sa_family != AF_UNIX && addr_is_local(to) &&
+	       to->sa.v4.sin_port == at->sa.v4.sin_port;
+}
+
 static int check_engines(struct router_settings *s, struct conf *conf)
 {
 	char why[ADDR_WHY_MAX];
@@ -440,6 +456,10 @@ static int check_engines(struct router_settings *s, struct conf *conf)
 			return complain(conf, "[engine %s]: url = %s: %s", engine->name,
 					engine->url, why);
 		memcpy(engine->at.name, engine->name, sizeof(engine->at.name));
+		if (meets(&engine->at.addr, &s->listen_addr) ||
+		    (s->admin[0] && meets(&engine->at.addr, &s->admin_addr)))
+			return complain(conf, "engine %s: %s is this router itself", engine->name,
+					engine->url);
 		for (unsigned k = 0; k < i; k++)
 			if (addr_equal(&s->engines[k].at.addr, &engine->at.addr))
 				return complain(conf, "engines %s and %s are the same: %s",

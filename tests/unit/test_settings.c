@@ -135,6 +135,12 @@ static const char *const mistakes[][2] = {
 	{ "[engine a:b]\n", "a name has letters" },
 	{ "[engine a]\nurl = http://127.0.0.1:1\n[engine b]\nurl = http://127.0.0.1:1/",
 	  "engines a and b are the same" },
+	{ "[engine a]\nurl = http://127.0.0.1:8080", "is this router itself" },
+	{ "[router]\nlisten = :9\n[engine a]\nurl = http://127.0.0.1:9", "is this router itself" },
+	{ "[router]\nlisten = [::]:9\n[engine a]\nurl = http://127.0.0.1:9", "router itself" },
+	{ "[router]\nlisten = [::]:9\n[engine a]\nurl = http://[::1]:9", "is this router itself" },
+	{ "[router]\nadmin = 127.0.0.1:9\n[engine a]\nurl = http://127.0.0.1:9", "router itself" },
+	{ "[router]\nlisten = unix:/a\n[engine a]\nurl = unix:/a", "is this router itself" },
 	{ "[polcy]\n", "did you mean [policy]?" },
 	{ "[router]\nmigration_factor = 1", "unknown key migration_factor" },
 };
