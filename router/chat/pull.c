@@ -385,9 +385,29 @@ static void copy_plain(const uint8_t **p, const uint8_t *end, struct pull_copy *
 	*p += n;
 }
 
+/* A string without escapes that begins and ends here, as most that are captured are. */
+static bool capture_simple(struct pull *j, const uint8_t **p, const uint8_t *end,
+			   struct pull_copy *copy)
+{
+	size_t n;
+
+	if (j->escape || j->high || copy->len)
+		return false;
+	n = plain(*p, (size_t)(end - *p));
+	if (n == (size_t)(end - *p) || (*p)[n] != '"' || n > copy->max)
+		return false;
+	memcpy(copy->to, *p, n);
+	copy->len = (uint16_t)n;
+	*p += n + 1;
+	j->in_string = false;
+	return true;
+}
+
 bool pull_capture(struct pull *j, const uint8_t **p, const uint8_t *end, struct pull_copy *copy)
 {
 	assert(j->in_string);
+	if (capture_simple(j, p, end, copy))
+		return true;
 	while (*p < end) {
 		uint8_t c = **p;
 
