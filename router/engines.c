@@ -153,8 +153,8 @@ uint64_t engines_serving(const struct worker *w, const char *model, size_t len)
 		int serves = len == 0 || e->any_model || e->source == MODELS_ANY;
 
 		for (uint32_t m = 0; !serves && m < e->models_nr; m++)
-			serves = e->models_hash[m] == hash && strlen(e->models[m]) == len &&
-				 memcmp(e->models[m], model, len) == 0;
+			serves = e->models_hash[m] == hash && len <= STATE_MODEL_MAX &&
+				 memcmp(e->models[m], model, len) == 0 && !e->models[m][len];
 		if (serves)
 			mask |= 1ull << i;
 	}

@@ -53,43 +53,50 @@ struct engine_learnt {
 	uint64_t restarts; /* times the router saw it away */
 };
 
+/*
+ * One engine. What a decision reads comes first, in few lines of one page: the whole is large, and
+ * there are eight of them.
+ */
 struct engine {
 	uint32_t index;    /* in worker.engines and in the ledger */
 	int region_index;  /* in the `router` file: stable over restarts */
 	uint8_t any_model; /* configured so: takes any name */
 	uint8_t drained;
 	uint8_t configured; /* from the configuration; else found in the region */
+	int attached;       /* its agent's file */
 	double weight;
-	uint64_t kv_capacity; /* configured, tokens; 0 = as its agent says */
+	uint64_t kv_capacity;         /* configured, tokens; 0 = as its agent says */
+	uint64_t epoch, own_restarts; /* of its cache: the agent's, or counted here when the engine
+					 was seen down */
+	struct engine_learnt *learnt; /* in the region */
+	double recent_ttft_s; /* the quantile that the policy sees, unfinished waits counted */
+	uint64_t recent_ttft_n;
+	uint64_t probed_wait_ns; /* start of the oldest wait that the probe sees, 0 = none */
+	struct health health;
+	enum models_source source; /* of the list of models */
+	uint32_t models_nr;
+	uint64_t state_seq;                     /* the record's number in the slot, 0 = none */
+	struct engine_state state;              /* last good copy; read_ns 0 = none */
+	uint64_t models_hash[STATE_MODELS_MAX]; /* of the names */
+	struct engine_file agent;
+	struct addr_engine at;
+
+	/* as configured or found out */
 	uint32_t kind;        /* enum engine_kind, configured; 0 = as its agent says */
 	uint32_t stage;       /* enum settings_stage */
 	uint32_t step_budget; /* configured, tokens; 0 = not */
 	uint8_t no_tokeniser; /* it does not tokenise; asked again after its restart */
 	uint8_t no_renderer;  /* likewise: ids of a body as it is */
 	char key[256];        /* sent as Authorization instead of the client's; "" = untouched */
-	struct addr_engine at;
-
-	/* the agent's record */
-	struct engine_file agent;
-	int attached;
-	struct engine_state state; /* last good copy; read_ns 0 = none */
-	uint64_t state_seq;        /* its number in the slot, 0 = none */
 	struct engine_info info;
 	uint64_t info_seq;
 
 	/* models */
-	enum models_source source;
-	uint32_t models_nr;
-	uint64_t models_hash[STATE_MODELS_MAX]; /* of the names */
 	char models[STATE_MODELS_MAX][STATE_MODEL_MAX + 8];
 	uint64_t asked_ns; /* when the list was last asked for */
 	struct engine_ask ask;
 	uint64_t asked_restarts; /* own_restarts when it was asked */
 
-	/* cache epoch: the agent's, or counted here when the engine was seen down */
-	uint64_t epoch, own_restarts;
-
-	struct health health;
 	uint8_t away;       /* connecting failed, and it has not answered since */
 	uint64_t probed_ns; /* when GET /health was last begun */
 
@@ -97,12 +104,7 @@ struct engine {
 	struct link *idle;
 	uint32_t idle_nr, links_nr;
 
-	struct engine_learnt *learnt; /* in the region */
-
-	/* latency, see latency.h */
-	struct engine_latency latency;
-	double recent_ttft_s; /* the quantile that the policy sees, unfinished waits counted */
-	uint64_t recent_ttft_n;
+	struct engine_latency latency; /* see latency.h */
 };
 
 /* Reads the configuration's engines (settings) into worker.engines. 0 or -errno with `error`. */

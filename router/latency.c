@@ -115,6 +115,7 @@ static void read_probed(struct worker *w, struct engine *e)
 	    strcmp(r.name, e->at.name) == 0)
 		l->probed = r;
 	l->from_probe = (uint8_t)latency_fresh(&l->probed, w->now_ns);
+	e->probed_wait_ns = l->from_probe ? l->probed.oldest_wait_start_ns : 0;
 	if (l->from_probe != was)
 		log_say(LOG_INFO, "latency of engine %s: %s", e->at.name,
 			l->from_probe ? "from the probe" : "from the router's own timing");

@@ -367,8 +367,7 @@ static void fill_engine(struct worker *w, struct exchange *x, struct engine *e, 
 		.calibration = &e->learnt->calibration,
 		.recent_ttft_s = e->recent_ttft_s,
 		.recent_ttft_n = e->recent_ttft_n,
-		.oldest_wait_start_ns =
-			e->latency.from_probe ? e->latency.probed.oldest_wait_start_ns : 0,
+		.oldest_wait_start_ns = e->probed_wait_ns,
 		.hit_tokens = hit,
 	};
 
