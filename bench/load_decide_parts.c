@@ -70,13 +70,19 @@ static void prefix_known(struct decide *d)
 	match(d, known_depths(d));
 }
 
-/* Of records that have been read. */
-static void observe_all(struct decide *d)
+/* Records that have been read, a bit for each. */
+static void observe_all(struct decide *d, uint64_t read)
 {
-	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
+	for (uint64_t left = read; left; left &= left - 1) {
+		unsigned e = (unsigned)__builtin_ctzll(left);
+
 		ledger_prefetch_past(&d->ledger, &d->books, e, &d->state[e]);
-	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
+	}
+	for (; read; read &= read - 1) {
+		unsigned e = (unsigned)__builtin_ctzll(read);
+
 		ledger_observe(&d->ledger, &d->books, e, &d->state[e], d->now_ns);
+	}
 }
 
 static void observe(struct decide *d)
@@ -85,7 +91,7 @@ static void observe(struct decide *d)
 		ledger_prefetch(&d->ledger, e);
 	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
 		ledger_prefetch_recent(&d->ledger, e);
-	observe_all(d);
+	observe_all(d, (1ull << DECIDE_ENGINES) - 1);
 }
 
 /* By the router's own rules, from what has been read and found. */
@@ -160,13 +166,22 @@ static void ask_all(struct decide *d)
 
 static void read_all(struct decide *d)
 {
-	for (unsigned e = 0; e < DECIDE_ENGINES; e++) {
-		engine_file_prefetch_state(&d->seen[e], d->seq[e]);
-		ledger_prefetch_recent(&d->ledger, e);
-	}
+	uint64_t new = 0;
+
 	for (unsigned e = 0; e < DECIDE_ENGINES; e++)
+		if (engine_file_seq(&d->seen[e]) != d->seq[e]) {
+			engine_file_prefetch_state(&d->seen[e], d->seq[e]);
+			ledger_prefetch_recent(&d->ledger, e);
+			new |= 1ull << e;
+		} else {
+			ledger_prefetch_known(&d->ledger, e);
+		}
+	for (uint64_t left = new; left; left &= left - 1) {
+		unsigned e = (unsigned)__builtin_ctzll(left);
+
 		engine_file_read(&d->seen[e], &d->state[e], &d->seq[e]);
-	observe_all(d);
+	}
+	observe_all(d, new);
 }
 
 /* In the router's order (route_decide), the default policy. */
