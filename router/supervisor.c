@@ -213,6 +213,8 @@ int supervisor_run(const struct router_settings *settings)
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGINT);
 	sigaddset(&signals, SIGHUP);
+	sigaddset(&signals, SIGUSR1);
+	sigaddset(&signals, SIGUSR2);
 	sigprocmask(SIG_BLOCK, &signals, NULL);
 	code = bind_all(&s);
 	if (code < 0)
@@ -224,6 +226,9 @@ int supervisor_run(const struct router_settings *settings)
 
 		if (sig == SIGCHLD)
 			code = reap(&s);
+		if (sig == SIGHUP || sig == SIGUSR1 || sig == SIGUSR2)
+			log_say(LOG_WARN, "%s has no effect: what is configured is read at start",
+				strsignal(sig));
 		if (sig == SIGTERM || sig == SIGINT) {
 			s.stopping = 1;
 			kill(s.worker, sig);

@@ -336,7 +336,7 @@ static void listener_event(struct worker *w, struct listener *l, const struct lo
 		return;
 	}
 	l->accepting = 0; /* taken up again by the tick, when something may have been freed */
-	if (w->now_ns >= w->accept_said_ns) {
+	if (w->now_ns >= w->accept_said_ns && !w->draining) {
 		log_say(LOG_WARN, "no connection can be accepted: %s", strerror(-ev->res));
 		w->accept_said_ns = w->now_ns + ACCEPT_SAY_NS;
 	}
@@ -380,6 +380,25 @@ void worker_room(struct worker *w)
 	accept_again(w);
 }
 
+/*
+ * Whoever has connected is served; from here on connecting is refused, so that clients turn
+ * elsewhere at once instead of waiting in a queue that nobody takes from.
+ */
+static void stop_listening(struct worker *w)
+{
+	for (uint32_t i = 0; i < w->listeners_nr; i++) {
+		int listener = loop_fd(w->loop, w->listeners[i].handle), fd;
+
+		if (w->listeners[i].admin)
+			continue;
+		fcntl(listener, F_SETFL, fcntl(listener, F_GETFL) | O_NONBLOCK);
+		while (w->conns_free && !w->full &&
+		       (fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0)
+			conn_accept(w, fd, 0);
+		shutdown(listener, SHUT_RD);
+	}
+}
+
 static void drain_begin(struct worker *w)
 {
 	log_say(LOG_INFO, "draining: %lu requests in flight, at most %lu s",
@@ -387,6 +406,7 @@ static void drain_begin(struct worker *w)
 	w->draining = 1;
 	w->drain_until_ns = w->now_ns + w->set->drain_timeout;
 	stop_accepting(w);
+	stop_listening(w);
 	conn_drain_all(w);
 	for (uint32_t i = 0; i < w->engines_nr; i++)
 		link_drop_idle(w, &w->engines[i]);

@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -194,6 +195,63 @@ def a_single_model_is_told_from_the_same_list(t, io):
               f"{target}: {answer.start} {answer.body}")
     answer = ask(router.address, "DELETE", "/v1/models/m")
     equal((answer.status, answer.get("allow")), (405, "GET, HEAD"))
+
+
+@on_both_loops
+def draining_serves_who_has_connected_and_refuses_who_has_not(t, io):
+    """Also where the connection lay in the listen queue when the signal came."""
+    held = threading.Event()
+
+    def script(wire, request):
+        if request.get("x-do") == "hold":
+            held.wait(20)
+        return FakeEngine.answer_shortly(wire, request)
+    engine = t.engine(script)
+    post, local = request_bytes("POST", "/v1/chat/completions", chat()), t.path("s")
+    for where in (None, local):
+        args = ("--region", t.path("r"), "--listen", f"unix:{where}") if where else ()
+        router = t.router(engine, args=list(settings(io)) + list(args), ready=False)
+        address = f"unix:{where}" if where else router.address
+        eventually(lambda address=address: answers(address), 5, "the router answers")
+        seen = len(engine.completions())
+        holder = dial(address)
+        holder.send(request_bytes("POST", "/v1/chat/completions", chat(), {"x-do": "hold"}))
+        eventually(lambda s=seen: len(engine.completions()) > s, 5, "it has arrived")
+        os.kill(worker_of(router), signal.SIGSTOP)
+        queued = [dial(address) for _ in range(5)]
+        queued[0].send(post)
+        router.send_signal(signal.SIGTERM)
+        os.kill(worker_of(router), signal.SIGCONT)
+        router.wait_line("draining")
+        for wire in queued[1:]:
+            wire.send(post)
+        for wire in queued:  # the first may have been served before the signal was seen
+            answer = wire.read_response()
+            equal(answer.status, 200)
+            check(wire is queued[0] or answer.get("connection") == "close", "it may stay")
+            wire.close()
+
+        def refused(address=address):
+            try:
+                dial(address).close()
+            except ConnectionRefusedError:
+                return True
+            return False
+        eventually(refused, 2, "connecting is refused")
+        held.set()
+        equal(holder.read_response().status, 200)
+        equal(router.wait(10), 0)
+        held.clear()
+
+
+@case
+def signals_without_a_meaning_here_end_nothing(t):
+    router = t.router(t.engine())
+    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        router.send_signal(number)
+        router.send_signal(number)
+    router.wait_line("has no effect")
+    equal(ask(router.address, "POST", "/v1/chat/completions", chat()).status, 200)
 
 
 @on_both_loops
