@@ -23,6 +23,8 @@
 	X(resent_connect, "requests sent again because connecting failed")                         \
 	X(resent_reused, "requests sent again because a reused connection was closed")             \
 	X(resent_refused, "requests sent again because an engine answered 429 or 503")             \
+	X(ahead_requests, "bodies of which something was sent before the decision")                \
+	X(ahead_wrong, "of these, then sent to another engine, or anew")                           \
 	X(staged_requests, "long prompts that were sent in pieces")                                \
 	X(staged_pieces, "pieces of prompts sent to engines, no users' requests")                  \
 	X(staged_pieces_cached_tokens, "of pieces, prompt tokens that were served from a cache")   \

@@ -407,7 +407,7 @@ static void fill_request(struct worker *w, struct exchange *x, const struct sess
 	const struct route *r = x->route;
 	struct view v = view_now(w);
 	struct view_request asked = {
-		.cursor = w->cursor,
+		.cursor = r->asked->cursor ? r->asked->cursor - 1 : w->cursor,
 		.flags = (x->stream ? POLICY_STREAMED : 0) |
 			 (r->exact_base ? 0 : POLICY_ESTIMATED) |
 			 (r->bound >= 0 ? POLICY_NO_MIGRATION : 0),
@@ -419,8 +419,8 @@ static void fill_request(struct worker *w, struct exchange *x, const struct sess
 		.session = s,
 	};
 
-	asked.random[0] = worker_random(w);
-	asked.random[1] = worker_random(w);
+	asked.random[0] = r->asked->cursor ? r->asked->random[0] : worker_random(w);
+	asked.random[1] = r->asked->cursor ? r->asked->random[1] : worker_random(w);
 	view_budget_refill(&w->moves, &w->set->view, w->now_ns);
 	view_request_fill(&v, &asked, &w->moves, p);
 }
@@ -554,7 +554,9 @@ static void commit(struct worker *w, struct exchange *x, const struct policy_req
 	r->predicted_ttft_s = choice->predicted_ttft_s;
 	r->predicted_raw_s = choice->predicted_raw_s;
 	r->assume_s = choice->predicted_ttft_s;
-	w->cursor = choice->cursor;
+	if (!r->asked->cursor)
+		w->cursor = choice->cursor;
+	r->asked->cursor = 0;
 	r->ticket = ticket_of(w, x, &engines[choice->engine], e->index);
 	x->engine = choice->engine;
 	staging_comes(w, x, e->index, r->uncached_tokens);
@@ -647,22 +649,16 @@ static void prefetch(struct worker *w, struct exchange *x)
 				known_depths(w, r));
 }
 
-int route_decide(struct worker *w, struct exchange *x)
+/* Chooses among r->candidates. `rest`: the body is so many times as long as what was scanned. */
+static void weigh(struct worker *w, struct exchange *x, double rest, struct policy_request *request,
+		  struct policy_engine *engines, struct policy_choice *choice)
 {
-	static struct policy_choice choice; /* large; written by every call before it is read */
-	struct policy_engine engines[STATE_ENGINES_MAX];
+	uint64_t epochs[STATE_ENGINES_MAX];
 	uint32_t hit[STATE_ENGINES_MAX];
-	uint64_t epochs[STATE_ENGINES_MAX], t0 = clock_ns(), took;
-	struct policy_request request;
 	struct route *r = x->route;
 	struct session session;
-	int err, known;
+	int known;
 
-	take_scan(w, x);
-	staging_unhold(w, x);
-	err = find_candidates(w, x);
-	if (err)
-		return err;
 	prefetch(w, x);
 	engines_read(w);
 	epochs_get(w, epochs);
@@ -670,11 +666,84 @@ int route_decide(struct worker *w, struct exchange *x)
 	find_session(w, x);
 	known = estimate(w, x, epochs, &session);
 	hits(w, r, known ? &session : NULL, hit);
-	fill_request(w, x, known ? &session : NULL, &request);
+	if (rest > 1) {
+		r->prompt_tokens = (uint32_t)(r->prompt_tokens * rest);
+		for (uint32_t i = 0; i < w->engines_nr; i++)
+			hit[i] = (uint32_t)(hit[i] * rest);
+	}
+	fill_request(w, x, known ? &session : NULL, request);
 	r->takers = takers(w, x);
 	for (uint32_t i = 0; i < w->engines_nr; i++)
 		fill_engine(w, x, &w->engines[i], hit[i], &engines[i]);
-	policy_choose(&w->params, &request, engines, w->engines_nr, &choice);
+	policy_choose(&w->params, request, engines, w->engines_nr, choice);
+}
+
+/* Of a body that has not said its model yet: 1 if every engine had the last one's. */
+static int one_model(const struct worker *w)
+{
+	return w->ahead.candidates && w->ahead.candidates == engines_serving(w, "", 0);
+}
+
+/* The same as the decision, with nothing that remains. */
+static int guess(struct worker *w, struct exchange *x)
+{
+	static struct policy_choice choice;
+	struct policy_engine engines[STATE_ENGINES_MAX];
+	struct policy_request request;
+	struct route *r = x->route;
+	const struct chat_request *q = &r->asked->request;
+	uint32_t cold;
+
+	r->candidates = engines_serving(w, q->model, q->model_len);
+	if (!r->candidates || q->model_long || q->unreadable || engines_asking(w, 1) ||
+	    (!q->model_len && !one_model(w)))
+		return -1;
+	weigh(w, x, (double)x->length / (double)x->received, &request, engines, &choice);
+	if (choice.engine < 0)
+		return -1;
+	r->asked->cursor = request.cursor + 1;
+	r->asked->random[0] = request.random[0];
+	r->asked->random[1] = request.random[1];
+	w->cursor = choice.cursor;
+	cold = r->prompt_tokens > engines[choice.engine].hit_tokens
+		       ? r->prompt_tokens - engines[choice.engine].hit_tokens
+		       : 0;
+	if (w->stage.on && staging_mode(w, &w->engines[choice.engine]) != STAGE_OFF &&
+	    admit_is_cold(&w->stage.admit, cold))
+		return -1;
+	return choice.engine;
+}
+
+int route_guess(struct worker *w, struct exchange *x)
+{
+	struct route *r = x->route, before = *r;
+	int engine;
+
+	assert(!x->complete && !r->scanned && !r->dispatched);
+	take_scan(w, x);
+	engine = r->scanned ? guess(w, x) : -1;
+	if (r->chain_block)
+		slab_give(chain_slab(w, r), r->chain_block);
+	*r = before;
+	return engine;
+}
+
+int route_decide(struct worker *w, struct exchange *x)
+{
+	static struct policy_choice choice; /* large; written by every call before it is read */
+	struct policy_engine engines[STATE_ENGINES_MAX];
+	uint64_t t0 = clock_ns(), took;
+	struct policy_request request;
+	struct route *r = x->route;
+	int err;
+
+	take_scan(w, x);
+	staging_unhold(w, x);
+	err = find_candidates(w, x);
+	if (err)
+		return err;
+	w->ahead.candidates = r->candidates;
+	weigh(w, x, 1, &request, engines, &choice);
 	took = clock_ns() - t0;
 	hist_add(&w->decision, (double)took * 1e-9);
 	count(&w->counters, COUNTER_decisions, 1);

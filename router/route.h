@@ -36,6 +36,7 @@ struct route_asked {
 	uint16_t header_session_len;
 	struct session before; /* as it was when this request was dispatched */
 	struct exchange *x;
+	uint64_t cursor, random[2]; /* of a guess, 0 = none was made: the decision has the same */
 	struct admit_entry wait;    /* for a cold slot (room.c) */
 	struct requeue_cold yields; /* a cold prompt that gives way to others (requeue.c) */
 };
@@ -84,6 +85,13 @@ int route_begin(struct worker *w, struct exchange *x);
  * first and it is in the books from route_send() on.
  */
 int route_decide(struct worker *w, struct exchange *x);
+
+/*
+ * What route_decide() would choose if the rest of the body were like what has come of it: index, or
+ * -1 where that is not clear or would not be sent whole. Nothing is booked or remembered of it, but
+ * how ties are broken.
+ */
+int route_guess(struct worker *w, struct exchange *x);
 
 /* Its record goes into the journal, where it stands before all that follows from it. */
 void route_noted(struct worker *w);

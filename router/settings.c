@@ -48,6 +48,9 @@ const struct conf_key router_keys[] = {
 	  "where operators connect; empty is unix:REGION/admin.sock; over TCP loopback only" },
 	{ "router", "api_keys", CONF_TEXT, AT(api_keys), "", 0, 0, NULL, R,
 	  "file with one client key a line; empty lets Authorization pass untouched" },
+	{ "router", "body_ahead", CONF_BYTES, AT(body_ahead), "0", 0, 1 << 30, NULL, R,
+	  "a body this long is sent, while it arrives, to the engine that it will probably get; "
+	  "0 is none" },
 	{ "router", "body_cut_through", CONF_BYTES, AT(body_cut_through), "4M", 65536,
 	  1 << 30, NULL, R,
 	  "a longer body is decided on what was scanned so far, and sent while it arrives" },

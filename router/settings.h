@@ -69,7 +69,7 @@ struct router_settings {
 	char via[SETTINGS_WORD_MAX]; /* our name in Via; "" = no Via */
 
 	/* Bounds, in bytes and counts. */
-	uint64_t max_body, body_memory, body_cut_through;
+	uint64_t max_body, body_memory, body_cut_through, body_ahead;
 	uint64_t connections_max, ring_entries, receive_buffers, receive_buffer_size;
 	uint64_t sessions, responses, prefix_blocks, decisions;
 	uint64_t body_rate; /* bytes/s; 0 = any */

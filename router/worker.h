@@ -10,6 +10,7 @@
 #include "router/journal/journal.h"
 #include "router/ledger/ledger.h"
 #include "router/limits.h"
+#include "router/net/ahead.h"
 #include "router/net/conn.h"
 #include "router/net/link.h"
 #include "router/net/slab.h"
@@ -121,6 +122,7 @@ struct worker {
 	struct shadow shadow;
 	struct staging_rules stage;
 	struct taking_back back;
+	struct sent_ahead ahead;
 	uint64_t cursor, random;
 	struct view_budget moves;
 	struct engine_learnt *learnt; /* STATE_ENGINES_MAX, in the region */

@@ -3,6 +3,7 @@
 #include "router/net/conn.h"
 
 #include "router/accesslog.h"
+#include "router/net/ahead.h"
 #include "router/net/parts.h"
 #include "router/net/staging.h"
 #include "router/route.h"
@@ -518,7 +519,19 @@ static conn_action *const actions[CONN_STATES_NR][CONN_EVENTS_NR] = {
 			[CONN_EV_CLIENT_GONE] = hang_up,
 			[CONN_EV_TIMEOUT] = body_late,
 			[CONN_EV_CLIENT_TOOK] = took },
-	[CONN_HOLD] = { [CONN_EV_CLIENT_BYTES] = intake_late_bytes,
+	[CONN_AHEAD] = { [CONN_EV_CLIENT_BYTES] = intake_body_bytes,
+			 [CONN_EV_CLIENT_FILLED] = intake_filled,
+			 [CONN_EV_CLIENT_GONE] = hang_up,
+			 [CONN_EV_TIMEOUT] = body_late,
+			 [CONN_EV_CLIENT_TOOK] = took,
+			 [CONN_EV_ENGINE_UP] = ahead_up,
+			 [CONN_EV_ENGINE_TOOK] = dispatch_took,
+			 [CONN_EV_ENGINE_DOWN] = ahead_lost,
+			 [CONN_EV_ENGINE_BYTES] = ahead_lost,
+			 [CONN_EV_ENGINE_EOF] = ahead_lost,
+			 [CONN_EV_ENGINE_CLOSED] = ahead_closed },
+	[CONN_HOLD] = { [CONN_EV_ENGINE_CLOSED] = ahead_closed,
+			[CONN_EV_CLIENT_BYTES] = intake_late_bytes,
 			[CONN_EV_CLIENT_FILLED] = intake_late_filled,
 			[CONN_EV_CLIENT_GONE] = hang_up,
 			[CONN_EV_DECIDE] = decide,
@@ -587,7 +600,8 @@ static conn_action *const actions[CONN_STATES_NR][CONN_EVENTS_NR] = {
 static void last_of_it(struct worker *w, struct conn *c)
 {
 	said_all(c);
-	if (c->state == CONN_IDLE || c->state == CONN_HEAD || c->state == CONN_BODY)
+	if (c->state == CONN_IDLE || c->state == CONN_HEAD || c->state == CONN_BODY ||
+	    c->state == CONN_AHEAD)
 		conn_step(w, c, CONN_EV_CLIENT_GONE, &(struct conn_input){ 0 });
 }
 
@@ -757,7 +771,7 @@ static void feed_eldest(struct worker *w)
 		return;
 	}
 	for (struct conn *c = w->hungry; c; c = c->hungry_next)
-		if (c != w->eldest && c->state == CONN_BODY)
+		if (c != w->eldest && (c->state == CONN_BODY || c->state == CONN_AHEAD))
 			youngest = c;
 	if (youngest)
 		conn_step(w, youngest, CONN_EV_TIMEOUT, &(struct conn_input){ 0 });

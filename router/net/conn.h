@@ -30,19 +30,20 @@ struct link;
 struct exchange;
 struct staging;
 
-#define CONN_STATES(X)                                                       \
-	X(FREE, "in the pool")                                               \
-	X(IDLE, "no byte of a request yet")                                  \
-	X(HEAD, "receiving the request head")                                \
-	X(BODY, "receiving the body, not decided")                           \
-	X(HOLD, "complete, waiting until an engine can be chosen")           \
-	X(STAGE, "pieces of its prompt are sent before it")                  \
-	X(AWAY, "taken back from its engine: others go first")               \
-	X(DIAL, "engine chosen, connecting to it")                           \
-	X(WAIT, "request on its way or sent, no answer yet")                 \
-	X(RELAY, "the answer flows")                                         \
-	X(FLUSH, "answer complete, the client takes the rest")               \
-	X(LINGER, "answered early, reading off what the client still sends") \
+#define CONN_STATES(X)                                                        \
+	X(FREE, "in the pool")                                                \
+	X(IDLE, "no byte of a request yet")                                   \
+	X(HEAD, "receiving the request head")                                 \
+	X(BODY, "receiving the body, not decided")                            \
+	X(AHEAD, "the same, sent on to the engine that it will probably get") \
+	X(HOLD, "complete, waiting until an engine can be chosen")            \
+	X(STAGE, "pieces of its prompt are sent before it")                   \
+	X(AWAY, "taken back from its engine: others go first")                \
+	X(DIAL, "engine chosen, connecting to it")                            \
+	X(WAIT, "request on its way or sent, no answer yet")                  \
+	X(RELAY, "the answer flows")                                          \
+	X(FLUSH, "answer complete, the client takes the rest")                \
+	X(LINGER, "answered early, reading off what the client still sends")  \
 	X(CLOSE, "descriptor being closed")
 
 #define CONN_STATE_ENUM(name, text) CONN_##name,
@@ -181,6 +182,9 @@ struct exchange {
 	uint8_t framing; /* enum http_framing */
 	uint8_t minor, stream, generates, keep_alive, counted, complete, cut_through;
 	uint8_t head_only;    /* HEAD: the answer has no body */
+	uint8_t ahead;        /* 1 + the engine that it is sent ahead to (ahead.c), 0 = none */
+	uint8_t ahead_stream; /* what the head that was sent ahead says */
+	uint8_t was_ahead;    /* one guess is enough */
 	uint8_t body_dropped; /* the arena was short: no resend */
 	uint8_t pace_short;   /* the timer runs for body_rate, not for a pause */
 	struct block *head;   /* as received; kept until no resend is possible */

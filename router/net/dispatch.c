@@ -1,6 +1,7 @@
 /* Takes a request to an engine: choose, dial, send, and the few cases in which it is sent again. */
 #include "router/net/parts.h"
 
+#include "router/net/ahead.h"
 #include "router/net/staging.h"
 #include "router/route.h"
 
@@ -39,7 +40,7 @@ enum conn_state dispatch_start(struct worker *w, struct conn *c, int fresh)
 static enum conn_state decide(struct worker *w, struct conn *c)
 {
 	struct exchange *x = c->x;
-	int engine = route_decide(w, x);
+	int engine = ahead_decide(w, x);
 
 	if (engine == ROUTE_HOLD) {
 		if (c->state != CONN_HOLD) /* once: questions that follow prolong nothing */
@@ -56,6 +57,12 @@ static enum conn_state decide(struct worker *w, struct conn *c)
 	x->decided_ns = w->now_ns;
 	if (x->complete)
 		scan_release(w, x);
+	if (x->ahead)
+		return ahead_goes_on(w, c);
+	if (x->link) { /* to another engine, whose connection is still being closed */
+		client_timer(w, c, 0);
+		return CONN_DIAL;
+	}
 	if (x->staging)
 		return staging_begin(w, c);
 	return dispatch_start(w, c, 0);
@@ -135,7 +142,7 @@ int dispatch_head_write(struct worker *w, struct exchange *x, struct http_forwar
 }
 
 /* The head of the client's own request. */
-static int write_head(struct worker *w, struct exchange *x)
+int dispatch_write_head(struct worker *w, struct exchange *x)
 {
 	struct http_forward how = {
 		.framing = x->framing == HTTP_NO_BODY ? HTTP_NO_BODY : HTTP_LENGTH,
@@ -251,11 +258,23 @@ void dispatch_timer(struct worker *w, struct conn *c)
 		intake_body_timer(w, c);
 }
 
+enum conn_state dispatch_goes(struct worker *w, struct conn *c)
+{
+	struct exchange *x = c->x;
+
+	x->sent_ns = w->now_ns;
+	x->uploaded_ns = 0;
+	requeue_goes(w, x);
+	dispatch_pump(w, x);
+	dispatch_timer(w, c);
+	return CONN_WAIT;
+}
+
 enum conn_state dispatch_up(struct worker *w, struct conn *c, const struct conn_input *in)
 {
 	struct exchange *x = c->x;
 
-	int err = write_head(w, x);
+	int err = dispatch_write_head(w, x);
 
 	if (err == -ENOBUFS)
 		return exchange_fail(w, c, END_OVERLOAD);
@@ -265,12 +284,7 @@ enum conn_state dispatch_up(struct worker *w, struct conn *c, const struct conn_
 		x->error_text = "the request head does not fit when forwarded";
 		return exchange_fail(w, c, END_REFUSED);
 	}
-	x->sent_ns = w->now_ns;
-	x->uploaded_ns = 0;
-	requeue_goes(w, x);
-	dispatch_pump(w, x);
-	dispatch_timer(w, c);
-	return CONN_WAIT;
+	return dispatch_goes(w, c);
 }
 
 enum conn_state dispatch_took(struct worker *w, struct conn *c, const struct conn_input *in)
@@ -345,8 +359,10 @@ enum conn_state dispatch_closed(struct worker *w, struct conn *c, const struct c
 		slab_give(&w->heads, x->out_head);
 		x->out_head = NULL;
 	}
+	if (x->staging)
+		return staging_begin(w, c);
 	if (x->engine >= 0)
-		return dispatch_start(w, c, 1);
+		return dispatch_start(w, c, x->resent);
 	return dispatch_decide(w, c);
 }
 

@@ -1,6 +1,7 @@
 /* Reads one request: head, body, scan; refuses early what must not go on. */
 #include "router/net/parts.h"
 
+#include "router/net/ahead.h"
 #include "router/route.h"
 #include "shm/base/clock.h"
 
@@ -156,7 +157,8 @@ static struct block *block_for_fill(struct worker *w, struct exchange *x)
 {
 	const struct block *last = x->body.tail;
 
-	if (last && !x->cut_through && block_capacity(&w->bodies) - last->end >= FILL_FROM)
+	if (last && !x->cut_through && !x->link &&
+	    block_capacity(&w->bodies) - last->end >= FILL_FROM)
 		return chain_pop(&x->body);
 	return block_take(&w->bodies);
 }
@@ -250,14 +252,14 @@ static enum conn_state body_next(struct worker *w, struct conn *c, int got)
 	}
 	intake_body_timer(w, c);
 	intake_read_on(w, c);
-	if (x->framing == HTTP_LENGTH && x->received >= w->set->body_cut_through) {
+	if (x->framing == HTTP_LENGTH && x->received >= w->set->body_cut_through && !x->link) {
 		enum conn_state next;
 
 		x->cut_through = 1;
 		next = dispatch_decide(w, c);
 		return next;
 	}
-	return CONN_BODY;
+	return ahead_go(w, c);
 }
 
 enum conn_state intake_body_bytes(struct worker *w, struct conn *c, const struct conn_input *in)
@@ -273,7 +275,7 @@ enum conn_state intake_filled(struct worker *w, struct conn *c, const struct con
 
 void intake_relieve(struct worker *w, struct exchange *x)
 {
-	if (bodies_beyond(w, BODY_DROP_PERCENT))
+	if (!x->ahead && bodies_beyond(w, BODY_DROP_PERCENT))
 		dispatch_forget_body(w, x);
 }
 

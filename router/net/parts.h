@@ -65,6 +65,9 @@ void scan_release(struct worker *w, struct exchange *x);
 enum conn_state dispatch_start(struct worker *w, struct conn *c, int fresh);
 enum conn_state dispatch_decide(struct worker *w, struct conn *c);
 void dispatch_pump(struct worker *w, struct exchange *x);
+int dispatch_write_head(struct worker *w, struct exchange *x); /* into x->out_head; 0, -errno */
+enum conn_state dispatch_goes(struct worker *w,
+			      struct conn *c); /* to x->engine, its head written */
 /* In WAIT: for the rest of the body as long as the client sends, then for the engine's answer. */
 void dispatch_timer(struct worker *w, struct conn *c);
 void dispatch_forget_body(struct worker *w, struct exchange *x); /* no resend from here on */

@@ -459,6 +459,48 @@ def a_body_that_trickles_is_given_up(t, io):
 
 
 @on_both_loops
+def a_body_sent_ahead_is_whole_and_where_it_was_decided(t, io):
+    """The guess comes true; is wrong in the end, as another model is named; its engine goes."""
+    first, other = t.engine(), t.engine(models=("other",))
+    router = t.router(first, other, args=("--io", io, "--set", "body_ahead=100K",
+                                          "--set", "stream_hint=no", "--set", "body_timeout=900ms"))
+    served(router.address)
+
+    def whole(engine):
+        return [r for r in engine.completions() if r.complete]
+
+    def send(model, early, rest=True):
+        body = ('{"model":"m","messages":[{"role":"user","content":"%s"}],"model":"%s"}'
+                % ("word " * 60000, model)).encode()
+        wire = dial(router.address)
+        wire.send(request_bytes("POST", "/v1/chat/completions").replace(
+            b"Content-Length: 0", b"Content-Length: %d" % len(body)) + body[:200000])
+        eventually(lambda: metric(router, "ahead_requests_total") > early, 5, "sent ahead")
+        if rest:
+            wire.send(body[200000:])
+        return wire, body
+
+    for model, engine, wrong in (("m", first, 0), ("other", other, 1), ("m", first, 1)):
+        had = len(whole(first)) + len(whole(other))
+        wire, body = send(model, metric(router, "ahead_requests_total"))
+        equal(wire.read_response().status, 200, model)
+        equal(whole(engine)[-1].body, body, "whole, at its engine")
+        equal(len(whole(first)) + len(whole(other)), had + 1, "and at no other")
+        equal(metric(router, "ahead_wrong_total"), wrong, "wrong guesses")
+        wire.close()
+    had = len(whole(first))
+    send("m", metric(router, "ahead_requests_total"), rest=False)[0].close()
+    router.wait_log("request", end="client_gone")
+    wire, _ = send("m", metric(router, "ahead_requests_total"), rest=False)
+    equal(wire.read_response().status, 408, "one that stops")
+    equal(len(whole(first)), had, "no engine has run a part")
+    wire, body = send("m", metric(router, "ahead_requests_total"), rest=False)
+    first.die()
+    wire.send(body[200000:])
+    equal(wire.read_response().status, 503, "no engine is left for it")
+
+
+@on_both_loops
 def a_body_that_keeps_its_rate_may_take_longer_than_body_timeout(t, io):
     engine = t.engine()
     router = t.router(engine, args=settings(io, body_timeout="500ms", body_rate=1000))
