@@ -88,6 +88,7 @@ void log_open(const char *program, enum log_level level)
 	snprintf(log_state.program, sizeof(log_state.program), "%s", program);
 	log_state.tail = log_state.head; /* after fork() the lines are the parent's to write */
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN); /* a log at its file size limit ends nothing */
 	choose_way();
 }
 

@@ -354,6 +354,23 @@ def closed_standard_streams_are_nobody_elses_descriptors(t):
     equal(ask(f"127.0.0.1:{port}", "POST", "/v1/chat/completions", chat()).status, 200)
 
 
+@case
+def a_log_at_its_file_size_limit_ends_nothing(t):
+    port, engine, log = t.port(), t.engine(), t.path("log")
+    router = t.start("/bin/sh", "-c", 'log=$1; shift; exec "$@" 2>"$log"', "sh", log,
+                     t.program("turnward-router"), "--listen", f"127.0.0.1:{port}", "--region",
+                     t.region, "--engine", engine.url, ready=lambda: answers(f"127.0.0.1:{port}"))
+    for pid in router.family():
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (os.path.getsize(log) + 700,) * 2)
+    for _ in range(20):
+        equal(ask(f"127.0.0.1:{port}", "POST", "/v1/chat/completions", chat()).status, 200)
+    time.sleep(0.2)
+    equal(ask(f"127.0.0.1:{port}", "POST", "/v1/chat/completions", chat()).status, 200)
+    with open(log, "rb") as file:
+        check(b"ended by signal" not in file.read(), "a worker was ended")
+    check(len(router.family()) == 2, "a process is missing")
+
+
 @on_both_loops
 def descriptors_that_run_out_at_once_stop_nothing_else(t, io):
     router = t.router(t.engine(), args=settings(io))
