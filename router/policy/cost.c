@@ -321,7 +321,8 @@ static inline void price_eft(const struct decision *d, unsigned i, int eft,
 	cost->passes_s = passes_s(terms, cost->uncached_tokens);
 	cost->kv_wait_s = kv_wait_s(d, i);
 	cost->harm_s = cost->prefill_s *
-		       (d->params->harm_share + d->params->harm_per_decode * terms->decoding);
+		       (d->params->harm_share + d->params->harm_per_decode * terms->decoding +
+			d->params->harm_per_request * d->engines[i].num_requests);
 }
 
 static void price_contention(const struct decision *d, unsigned i, struct policy_cost *cost)

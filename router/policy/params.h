@@ -29,9 +29,9 @@
  *
  * contention: n t + (p + u) / T - discount. The design document's model A.
  *
- * eft: rest of the step + p / T + own + passes t + own (harm_share + harm_per_decode d) + wait
- * for KV room; own = a u + b (L^2 - h^2), passes = ceil((p + u) / step budget) while d > 0. Ours:
- * the engines' own step times, the shares found by simulation.
+ * eft: rest of the step + p / T + own + passes t + own (harm_share + harm_per_request n +
+ * harm_per_decode d) + wait for KV room; own = a u + b (L^2 - h^2), passes = ceil((p + u) / step
+ * budget) while d > 0. Ours: the engines' own step times, the shares found by simulation.
  *
  * The discount of a move at turn >= 2, k = min(turn, migration_discount_cap): subtract k t,
  * amortise own prefill x (1 - 1/k), percent migration_discount_percent x k of the total.
@@ -166,6 +166,8 @@ enum policy_unit { POLICY_PLAIN, POLICY_TIME, POLICY_RATE };
 	  "answer length where the request does not say")                                          \
 	X(harm_share, 0.5, 0, 100, POLICY_PLAIN, "x",                                              \
 	  "eft: what own prefill costs the others, in parts of itself")                            \
+	X(harm_per_request, 0, 0, 100, POLICY_PLAIN, "x",                                          \
+	  "the same, per request in the engine, waiting or running")                               \
 	X(harm_per_decode, 0.1, 0, 100, POLICY_PLAIN, "x",                                         \
 	  "the same, per sequence decoding on the engine")                                         \
 	X(long_tokens, 9600, 1, 1e9, POLICY_PLAIN, "tokens",                                       \

@@ -164,6 +164,17 @@ static void eft_adds_step_passes_and_harm(void **state)
 	assert_near(w.choice.cost[1].harm_s, 6.0 * 0.4, 1e-9);
 }
 
+/* Engine 1 has 3 requests of which 2 decode. */
+static void own_prefill_harms_those_that_wait_where_requests_are_counted(void **state)
+{
+	struct world w;
+
+	table(&w, POLICY_EFT);
+	w.params.harm_share = 0, w.params.harm_per_decode = 0, w.params.harm_per_request = 0.1;
+	world_choose(&w);
+	assert_near(w.choice.cost[1].harm_s, 6.0 * 0.3, 1e-9);
+}
+
 /* The 10,000 tokens ahead are charged as such; what they will take is for the prediction. */
 static void eft_charges_tokens_ahead_and_predicts_their_seconds(void **state)
 {
@@ -422,6 +433,7 @@ int main(void)
 		CLAIM(measured_values_replace_the_priors),
 		CLAIM(a_speed_near_the_median_is_the_median_and_one_beyond_the_band_counts),
 		CLAIM(eft_adds_step_passes_and_harm),
+		CLAIM(own_prefill_harms_those_that_wait_where_requests_are_counted),
 		CLAIM(eft_charges_tokens_ahead_and_predicts_their_seconds),
 		CLAIM(an_engine_without_decodes_has_no_steps_between_the_chunks),
 		CLAIM(own_prefill_is_quadratic_also_for_cached_turns),
