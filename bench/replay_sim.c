@@ -239,7 +239,7 @@ static int resume(struct sim *s, unsigned engine)
 
 static int happen(struct sim *s, const struct event *e)
 {
-	int part = e->kind == EVENT_SUBMIT || e->kind == EVENT_PIECE;
+	int part = e->kind == EVENT_SUBMIT || e->kind == EVENT_PIECE || e->kind == EVENT_GRACE;
 
 	if (part && s->request[e->index].submit_ns != s->now_ns) /* it was lost on its way */
 		return 0;
@@ -256,6 +256,8 @@ static int happen(struct sim *s, const struct event *e)
 		return sim_submit(s, e->index);
 	case EVENT_PIECE:
 		return stage_sim_piece_due(s, e->index);
+	case EVENT_GRACE:
+		return stage_sim_grace(s, e->index);
 	case EVENT_REQUEUE:
 		return stage_sim_poll(s, e->index);
 	case EVENT_TICK:

@@ -34,6 +34,7 @@ enum event_kind {
 	EVENT_SAMPLE,
 	EVENT_SUBMIT,
 	EVENT_PIECE,   /* of a staged request: it reaches the engine */
+	EVENT_GRACE,   /* of a staged request: a pause between pieces is over */
 	EVENT_REQUEUE, /* of an engine: its cold request may have to give way, or come back */
 	EVENT_TICK,    /* a look for engines that hang */
 	EVENT_RELEASE, /* a request that was held after its decision */

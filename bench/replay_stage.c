@@ -429,6 +429,41 @@ static void piece_make(struct sim *s, uint32_t index, struct model_submission *r
 					  .output_seed = key };
 }
 
+/* Until when the next part is held back for others' sake. */
+static double pause_s(struct sim *s, uint32_t index, unsigned engine, double piece_s)
+{
+	struct sim_lane *lane = sim_lane(s, index);
+	uint64_t began_ns = s->stage->engine[engine].began_ns;
+	struct ledger_sums sums;
+	struct stage_others others;
+
+	ledger_books_get(&s->ledger, engine, &sums);
+	others = (struct stage_others){
+		.waiting = (uint32_t)sums.user_waiting_requests,
+		.decoding = (uint32_t)sums.decoding,
+		.waiting_s = sums.waiting_prefill_s,
+		.began_s = began_ns ? (double)(s->now_ns - began_ns) * 1e-9 : INFINITY,
+		.piece_s = piece_s,
+	};
+	return stage_pause_s(&lane->stage, &s->arm->stage, &lane->next, &others);
+}
+
+/* A part is over, or the pause after it. */
+static int go_on(struct sim *s, uint32_t index, double piece_s)
+{
+	double after_s = pause_s(s, index, s->request[index].ticket.engine, piece_s);
+
+	if (after_s <= 0)
+		return do_next(s, index, s->arm->piece_api);
+	return sim_push_part(s, EVENT_GRACE, index, after_s);
+}
+
+int stage_sim_grace(struct sim *s, uint32_t index)
+{
+	s->request[index].submit_ns = 0;
+	return go_on(s, index, 0);
+}
+
 int stage_sim_piece_due(struct sim *s, uint32_t index)
 {
 	struct sim_lane *lane = sim_lane(s, index);
@@ -501,7 +536,7 @@ int stage_sim_piece_done(struct sim *s, uint32_t index, const struct model_event
 			     lane->stage.done + 1, &verdict, s->now_ns) != STAGE_NO_NEWS)
 		s->run->stage.guards++;
 	stage_event(&lane->stage, &s->arm->stage, STAGE_EVENT_PIECE_DONE, verdict, &lane->next);
-	return do_next(s, index, s->arm->piece_api);
+	return go_on(s, index, (double)(s->now_ns - lane->sent_ns) * 1e-9);
 }
 
 /* ---- the request itself ---- */
@@ -547,6 +582,8 @@ int stage_sim_first_token(struct sim *s, uint32_t index)
 	if (lane->stage.state == STAGE_STATE_REQUEST)
 		stage_event(&lane->stage, &s->arm->stage, STAGE_EVENT_ENDED, STAGE_UNCLEAR,
 			    &lane->next);
+	if (!lane->slot)
+		s->stage->engine[s->request[index].ticket.engine].began_ns = s->now_ns;
 	stage_sim_drop_books(s, index);
 	err = requeue_sim_leaves(s, index);
 	return err ? err : stage_sim_release(s);

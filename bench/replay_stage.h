@@ -51,6 +51,7 @@ struct sim_stage {
 		uint64_t due_ns;     /* of the next look at its requeue, REQUEUE_NEVER */
 		uint64_t expects_ns; /* rate of short requests, an EWMA: when it was last */
 		double expects;      /* ... and how many it then was worth */
+		uint64_t began_ns;   /* the last first token of a short request; 0 = none yet */
 		uint32_t left;       /* tickets abandoned there */
 		uint64_t lefts;      /* ever */
 	} engine[STATE_ENGINES_MAX];
@@ -78,6 +79,7 @@ int stage_sim_submitted(struct sim *s, uint32_t index, struct model_request *mod
 /* What engines and the clock say. */
 void stage_sim_comes(struct sim *s, unsigned engine); /* something is about to be submitted */
 int stage_sim_piece_due(struct sim *s, uint32_t index);
+int stage_sim_grace(struct sim *s, uint32_t index); /* a pause between pieces is over */
 int stage_sim_piece_done(struct sim *s, uint32_t index, const struct model_event *event);
 int stage_sim_started(struct sim *s, uint32_t index, const struct model_event *event);
 int stage_sim_first_token(struct sim *s, uint32_t index);

@@ -793,7 +793,7 @@ static void prefill_landed(struct worker *w, struct exchange *x)
 	struct engine *e = &w->engines[x->engine];
 
 	r->token_seen = 1;
-	staging_uncold(w, x);
+	staging_answers(w, x);
 	ledger_first_token(w->ledger, &r->ticket, w->now_ns);
 	if (r->chain_nr && e->region_index >= 0) {
 		prefix_insert(&w->prefix, e->region_index, r->chain, r->chain_nr);

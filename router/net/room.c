@@ -79,6 +79,13 @@ void staging_uncold(struct worker *w, struct exchange *x)
 	w->stage.freed = 1;
 }
 
+void staging_answers(struct worker *w, struct exchange *x)
+{
+	if (!x->cold)
+		w->stage.comes[x->engine].began_ns = w->now_ns;
+	staging_uncold(w, x);
+}
+
 double staging_rate(struct worker *w, unsigned engine, int comes)
 {
 	double since_s = (double)(w->now_ns - w->stage.comes[engine].ns) * 1e-9;

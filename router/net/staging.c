@@ -609,6 +609,32 @@ static void guard_miss(struct worker *w, const struct exchange *x, uint64_t key,
 			  why);
 }
 
+/* A piece has come back, or a pause is over: the next part, once others have had their time. */
+static enum conn_state go_on(struct worker *w, struct conn *c, uint64_t piece_ns)
+{
+	struct staging *st = c->x->staging;
+	unsigned engine = (unsigned)c->x->engine;
+	uint64_t began_ns = w->stage.comes[engine].began_ns;
+	struct ledger_sums sums;
+	struct stage_others others;
+	double pause_s;
+
+	ledger_books_get(w->ledger, engine, &sums);
+	others = (struct stage_others){
+		.waiting = (uint32_t)sums.user_waiting_requests,
+		.decoding = (uint32_t)sums.decoding,
+		.waiting_s = sums.waiting_prefill_s,
+		.began_s = began_ns ? (double)(w->now_ns - began_ns) * 1e-9 : INFINITY,
+		.piece_s = (double)piece_ns * 1e-9,
+	};
+	pause_s = stage_pause_s(&st->stage, &st->params, &st->next, &others);
+	if (pause_s <= 0)
+		return do_next(w, c);
+	st->phase = STAGING_GRACE;
+	client_timer(w, c, (uint64_t)(pause_s * 1e9));
+	return CONN_STAGE;
+}
+
 static enum conn_state piece_judged(struct worker *w, struct conn *c)
 {
 	struct exchange *x = c->x;
@@ -631,7 +657,7 @@ static enum conn_state piece_judged(struct worker *w, struct conn *c)
 		x->first_cached = seen.sees & STAGE_SEES_CACHED ? seen.cached_tokens : UINT32_MAX;
 	st->found_tokens = seen.prompt_tokens;
 	stage_event(&st->stage, &st->params, STAGE_EVENT_PIECE_DONE, verdict, &st->next);
-	return do_next(w, c);
+	return go_on(w, c, st->done_ns - st->sent_ns);
 }
 
 /* Where only its counters can tell, the agent's next sample is waited for until they have. */
@@ -793,6 +819,8 @@ enum conn_state staging_late(struct worker *w, struct conn *c, const struct conn
 
 	if (st->phase == STAGING_JUDGE)
 		return sample_due(w, c) ? CONN_STAGE : piece_judged(w, c);
+	if (st->phase == STAGING_GRACE)
+		return go_on(w, c, 0);
 	link_part(w, x, 0);
 	if (st->phase != STAGING_PIECE)
 		return without_ids(w, c);

@@ -34,6 +34,7 @@ enum staging_phase {
 	STAGING_TOKENS,   /* its token ids */
 	STAGING_PIECE,
 	STAGING_JUDGE, /* nothing is under way: waits for a sample that shows whether it hit */
+	STAGING_GRACE, /* nothing either: others answer */
 };
 
 /* One request on its way through its pieces; from a pool, and given back before its own request
@@ -81,6 +82,7 @@ struct staging_rules {
 	struct {
 		double expects; /* short requests of the last minute */
 		uint64_t ns;
+		uint64_t began_ns; /* the last first token of one that was not cold; 0 = none */
 	} comes[STATE_ENGINES_MAX];
 };
 
@@ -100,8 +102,10 @@ int staging_waits(struct worker *w, struct exchange *x, const struct policy_choi
 void staging_unhold(struct worker *w, struct exchange *x);
 /* It goes to x's engine: among its cold prompts, or one of the short ones that are expected. */
 void staging_comes(struct worker *w, struct exchange *x, unsigned engine, uint32_t uncached_tokens);
-/* First token, end, or taken back. */
+/* End, or taken back. */
 void staging_uncold(struct worker *w, struct exchange *x);
+/* Its first token: what pieces leave time to, if it was not cold itself. */
+void staging_answers(struct worker *w, struct exchange *x);
 /* Its steps and its kind, as configured or as its agent says. */
 uint32_t staging_step(const struct worker *w, const struct engine *e);
 uint32_t staging_kind(const struct engine *e);

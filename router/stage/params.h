@@ -29,6 +29,9 @@ enum stage_unit { STAGE_PLAIN, STAGE_TIME };
 	  "new tokens of a piece; 0 = just under one step of the engine")                        \
 	X(stage_last, 1.25, 1, 10, STAGE_PLAIN, "pieces",                                        \
 	  "a prompt with no more than this uncached goes whole; so does the last part")          \
+	X(stage_grace_s, 0, 0, 100, STAGE_TIME, "s",                                             \
+	  "who waited for a piece answers this long before the next one; 0 = no pause")          \
+	X(stage_grace_most_s, 1.5, 0, 100, STAGE_TIME, "s", "of pauses, for one prompt in all")  \
 	X(stage_force, 0, 0, 1, STAGE_PLAIN, "0 or 1",                                           \
 	  "1: pieces go on though nothing shows whether they hit, and after they missed")        \
 	X(stage_alone, 0.1, 0, 100, STAGE_PLAIN, "requests",                                     \

@@ -1,6 +1,7 @@
 /* Which prompts are cut, where, and what follows each piece. */
 #include "router/stage/stage.h"
 
+#include <math.h>
 #include <stddef.h>
 
 enum {
@@ -8,6 +9,9 @@ enum {
 	BLOCK_TOKENS = 16,
 	PIECES = 16, /* or so: a piece costs by the whole prefix again */
 };
+
+static const double grace_share = 0.2;  /* of a prompt's own prefill, pauses at most */
+static const double least_pause = 0.02; /* of stage_grace_s: shorter ones are none */
 
 /* ---- whether, and how ---- */
 
@@ -138,7 +142,8 @@ void stage_plan_make(const struct stage_params *params, const struct stage_case 
 					 .hit_tokens = c->hit_tokens,
 					 .piece_tokens = piece,
 					 .block_tokens = block_of(&c->engine),
-					 .last_tokens = last_of(params, piece) };
+					 .last_tokens = last_of(params, piece),
+					 .prefill_s = c->prefill_s };
 }
 
 /* The farthest place to cut that is no farther than a piece, else the next one there is. */
@@ -262,6 +267,32 @@ void stage_event(struct stage *stage, const struct stage_params *params, enum st
 	else if (stage->state == STAGE_STATE_REQUEST)
 		over(stage, event == STAGE_EVENT_CLIENT_GONE ? STAGE_DROP : STAGE_NOTHING,
 		     ret_next);
+}
+
+/* ---- between two pieces ---- */
+
+/* What is owed to who waits, or to the youngest answer: the piece itself was no time for it. */
+static double owed_s(const struct stage_params *params, const struct stage_others *others)
+{
+	double had_s = fmax(0, others->began_s - others->piece_s);
+
+	if (others->waiting)
+		return params->stage_grace_s + others->waiting_s;
+	return others->decoding ? params->stage_grace_s - had_s : 0;
+}
+
+double stage_pause_s(struct stage *stage, const struct stage_params *params,
+		     const struct stage_next *next, const struct stage_others *others)
+{
+	double most_s = fmin(params->stage_grace_most_s, grace_share * stage->plan.prefill_s);
+	double pause_s = fmin(owed_s(params, others), most_s - stage->paused_s);
+
+	/* The last part goes at once: nobody holds the blocks that it is to find. */
+	if (params->stage_grace_s <= 0 || next->action != STAGE_SEND_PIECE ||
+	    pause_s < least_pause * params->stage_grace_s)
+		return 0;
+	stage->paused_s += pause_s;
+	return pause_s;
 }
 
 void stage_correct(struct stage *stage, uint32_t prompt_tokens)

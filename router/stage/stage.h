@@ -96,6 +96,7 @@ struct stage_plan {
 	uint32_t piece_tokens;
 	uint32_t block_tokens; /* cuts are multiples of it */
 	uint32_t last_tokens;  /* with no more than this left, the request itself is next */
+	float prefill_s;       /* of all that is uncached, predicted */
 	uint32_t cuts_nr;      /* of `cut`; 0 = it can be cut anywhere */
 	const uint32_t
 		*cut; /* rising places where the body can be cut, where not everywhere is one */
@@ -145,6 +146,7 @@ struct stage {
 	uint32_t pieces; /* sent */
 	uint32_t done;   /* of these, answered */
 	uint32_t reason; /* enum stage_reason: why it was given up, NONE = it was not */
+	double paused_s; /* between its parts, for others' sake */
 };
 
 struct stage_next {
@@ -165,6 +167,22 @@ void stage_begin(struct stage *stage, const struct stage_plan *plan, struct stag
 /* Something happened; the verdict counts with PIECE_DONE, from the second piece on. */
 void stage_event(struct stage *stage, const struct stage_params *params, enum stage_event event,
 		 enum stage_verdict verdict, struct stage_next *ret_next);
+
+/* Who else is on the engine when a piece has come back, or a pause is over. */
+struct stage_others {
+	uint32_t waiting; /* for their first token; pieces are nobody */
+	uint32_t decoding;
+	double waiting_s; /* predicted, until all of them have it */
+	double began_s;   /* since the last one had it; INFINITY = nobody yet */
+	double piece_s;   /* that the piece took; 0 = a pause is over */
+};
+
+/*
+ * Seconds that `next` is to be held back, so that answers just begun get on: each token beside a
+ * piece takes the whole of it, and short answers would be all but ended by then. Noted as paused.
+ */
+double stage_pause_s(struct stage *stage, const struct stage_params *params,
+		     const struct stage_next *next, const struct stage_others *others);
 
 /* Exact counts became known after the beginning (the engine tokenised it). */
 void stage_correct(struct stage *stage, uint32_t prompt_tokens);

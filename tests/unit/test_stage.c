@@ -1,5 +1,6 @@
 /* Claims about pieces: who is cut, where, what follows each event, and what the guard makes of it.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -522,10 +523,81 @@ static void every_word_has_its_name(void **state)
 	assert_string_equal(rescue_reason_name(RESCUE_ONCE), "once");
 }
 
+/* ---- pauses ---- */
+
+static int near(double a, double b)
+{
+	return a > b - 1e-6 && a < b + 1e-6;
+}
+
+static double pause_of(uint32_t waiting, uint32_t decoding, double began_s, double piece_s)
+{
+	struct stage_others others = { .waiting = waiting,
+				       .decoding = decoding,
+				       .waiting_s = waiting ? 0.2 : 0,
+				       .began_s = began_s,
+				       .piece_s = piece_s };
+
+	return stage_pause_s(&stage, &params, &next, &others);
+}
+
+static void who_waited_for_a_piece_answers_before_the_next(void **state)
+{
+	(void)state;
+	params.stage_grace_s = 0.7;
+	params.stage_grace_most_s = 100;
+	c.prefill_s = 1000;
+	begin(40000, 0);
+	piece_done(STAGE_UNCLEAR);
+	assert_true(near(pause_of(1, 0, INFINITY, 2), 0.9));
+	/* It began with the piece under way: the piece was no time for it. */
+	assert_true(near(pause_of(0, 1, 2, 2), 0.7));
+	assert_true(near(pause_of(0, 1, 2.3, 2), 0.4));
+	/* At the end of a pause, who came in it. */
+	assert_true(near(pause_of(0, 1, 0.1, 0), 0.6));
+	assert_true(pause_of(0, 1, 5, 2) == 0);
+	assert_true(pause_of(0, 0, 1, 2) == 0);
+	assert_true(pause_of(0, 0, INFINITY, 2) == 0);
+	params.stage_grace_s = 0;
+	assert_true(pause_of(1, 1, 2, 2) == 0);
+}
+
+static void pauses_of_a_prompt_have_an_end(void **state)
+{
+	(void)state;
+	params.stage_grace_s = 0.7;
+	params.stage_grace_most_s = 1.5;
+	begin(40000, 0);
+	piece_done(STAGE_UNCLEAR);
+	assert_true(near(pause_of(0, 1, 2, 2), 0.7));
+	assert_true(near(pause_of(0, 1, 2, 2), 0.7));
+	assert_true(near(pause_of(0, 1, 2, 2), 0.1));
+	assert_true(pause_of(0, 1, 2, 2) == 0);
+	/* A fifth of what it computes itself, if that is less. */
+	c.prefill_s = 2;
+	begin(40000, 0);
+	piece_done(STAGE_UNCLEAR);
+	assert_true(near(pause_of(0, 1, 2, 2), 0.4));
+	assert_true(pause_of(0, 1, 2, 2) == 0);
+}
+
+static void the_last_part_waits_for_nobody(void **state)
+{
+	(void)state;
+	begin(40000, 0);
+	while (next.action == STAGE_SEND_PIECE)
+		piece_done(STAGE_HIT);
+	assert_int_equal(next.action, STAGE_SEND_REQUEST);
+	assert_true(pause_of(1, 1, 2, 2) == 0);
+}
+
 int main(void)
 {
 #define CLAIM(name) cmocka_unit_test_setup(name, setup)
 	const struct CMUnitTest tests[] = {
+		CLAIM(who_waited_for_a_piece_answers_before_the_next),
+		CLAIM(pauses_of_a_prompt_have_an_end),
+		CLAIM(the_last_part_waits_for_nobody),
 		CLAIM(a_piece_is_just_under_a_step),
 		CLAIM(a_long_prompt_has_longer_pieces_of_whole_steps_and_blocks),
 		CLAIM(a_cold_prompt_is_cut_and_a_short_one_is_not),
