@@ -478,8 +478,8 @@ static void a_whole_document_is_read_the_same_from_its_counts_on(void **state)
 		"\"role\":\"assistant\",\"content\":\"a \\\"usage\\\": 5\"},\"finish_reason\":"
 		"\"stop\"}],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2,"
 		"\"prompt_tokens_details\":{\"cached_tokens\":4}}}",
-		"{\"choices\":[{\"usage\":{\"prompt_tokens\":1}}],\"usage\":{\"prompt_tokens\":2},"
-		"\"timings\":{\"cache_n\":3,\"prompt_n\":1,\"predicted_n\":3}}",
+		("{\"choices\":[{\"usage\":{\"prompt_tokens\":1}}],\"usage\":{\"prompt_tokens\":2},"
+		 "\"timings\":{\"cache_n\":3,\"prompt_n\":1,\"predicted_n\":3}}"),
 		"{\"a\":\"usage\",\"usage\":{\"prompt_tokens\":2},\"usage\":{\"prompt_tokens\":3}}",
 		"{\"timings\":{\"cache_n\":3},\"usage\":{\"input_tokens\":2}}",
 		"{\"meta_info\":{\"cached_tokens\":3},\"usage\":{\"prompt_tokens\":2}}",
