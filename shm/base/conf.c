@@ -684,8 +684,8 @@ int conf_write_example(const struct conf_key *keys, int fd)
 	}
 	fputs("# Every key with its default; a line counts once its leading # is gone. Times need "
 	      "a\n"
-	      "# unit (ns us ms s m h), sizes may have one (K M G). \"reload\": SIGHUP is enough,\n"
-	      "# no restart. Options and --set KEY=VALUE are above this file.\n",
+	      "# unit (ns us ms s m h), sizes may have one (K M G). A change needs a restart, of\n"
+	      "# \"reload\" keys, too, as yet. Options and --set KEY=VALUE are above this file.\n",
 	      out);
 	for (; keys->name; keys++) {
 		if (strcmp(section, keys->section))
