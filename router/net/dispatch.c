@@ -422,12 +422,18 @@ enum conn_state dispatch_refused(struct worker *w, struct conn *c)
 
 void dispatch_release(struct worker *w, struct exchange *x)
 {
-	struct link *link;
+	struct link *link = x->link;
+	/* It carried the body that was sent ahead; the pieces that were decided have none yet. */
+	int ahead = x->staging && link && link->state == LINK_CLOSING;
 
+	if (ahead)
+		x->link = NULL;
 	staging_over(w, x);
-	link = x->link;
+	if (!ahead)
+		link = x->link;
 	x->link = NULL;
-	if (link && link->sending) { /* the loop still reads these bytes */
+	/* The loop still reads these bytes, or a piece's, which are held already. */
+	if (link && link->sending && !link->held_body.head) {
 		link->held_head = x->out_head;
 		link->held_body = x->body;
 		x->out_head = NULL;
