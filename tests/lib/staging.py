@@ -138,6 +138,16 @@ def staged(t, io, *engines, kind="vllm", mode="pieces", alone="0", args=(), **se
     return router
 
 
+def asked(router, body):
+    """When it was sent, when its first token came, when it ended."""
+    wire, start = dial(router.address), time.monotonic()
+    wire.send(request_bytes("POST", CHAT, json.dumps(body)))
+    answer = wire.read_response()
+    wire.close()
+    equal((answer.status, answer.complete), (200, True))
+    return start, answer.times[0], answer.times[-1]
+
+
 def leave(router, number_of, talk, most_s):
     """So many clients, four at a time, each leaving at a random moment, closing or resetting."""
     draw, left, lock = random.Random(8), list(range(number_of)), threading.Lock()

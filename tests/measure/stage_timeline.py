@@ -63,16 +63,6 @@ class Watch(Witness):
         return sorted(spans)
 
 
-def asked(router, body):
-    """When it was sent, when its first token came, when it ended."""
-    wire, start = dial(router.address), time.monotonic()
-    wire.send(request_bytes("POST", CHAT, json.dumps(body)))
-    answer = wire.read_response()
-    wire.close()
-    equal((answer.status, answer.complete), (200, True))
-    return start, answer.times[0], answer.times[-1]
-
-
 def play(router, witness):
     """{turns, cold, pieces}: lists of moments in seconds of the model since the first turn."""
     turns, cold, threads = [], [], []

@@ -67,12 +67,8 @@ MODES = ("off", "pieces", "requeue", "both")
 
 def timed(router, body):
     """Seconds of the model to the first token and to the end."""
-    wire, start = dial(router.address), time.monotonic()
-    wire.send(request_bytes("POST", CHAT, json.dumps(body)))
-    answer = wire.read_response()
-    wire.close()
-    equal((answer.status, answer.complete), (200, True))
-    return tuple((at - start) * SPEED for at in (answer.times[0], answer.times[-1]))
+    start, first, end = asked(router, body)
+    return (first - start) * SPEED, (end - start) * SPEED
 
 
 def play(router, seed):
