@@ -146,7 +146,7 @@ int ahead_decide(struct worker *w, struct exchange *x)
 	} else {
 		x->at = NULL; /* of what is chosen nothing counts as sent */
 		engine = route_decide(w, x);
-		right = engine == x->ahead - 1 && !x->staging && !x->gives_way &&
+		right = engine == x->ahead - 1 && !x->staging && !x->gives_way && !x->link->deaf &&
 			(x->stream == x->ahead_stream || !w->set->stream_hint);
 		learn(w, !right);
 		if (right)
@@ -154,7 +154,8 @@ int ahead_decide(struct worker *w, struct exchange *x)
 		else
 			give_up(w, x);
 	}
-	w->ahead.stream = x->stream;
+	if (x->generates) /* other paths have no such word */
+		w->ahead.stream = x->stream;
 	return engine;
 }
 

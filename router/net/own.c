@@ -68,25 +68,24 @@ static enum conn_state models(struct worker *w, struct conn *c)
 	return exchange_answer(w, c, 200, "application/json", buf, j.len);
 }
 
-/* One of them; the first engine that has it speaks for it, as in the list. */
+/* Of those that would be asked, the first speaks for it, as in the list; one that takes any name
+ * has every model. */
 static enum conn_state one_model(struct worker *w, struct conn *c)
 {
 	const struct http_route *target = &c->x->target;
 	char name[HTTP_PATH_BYTES], buf[4096];
 	struct json j;
+	uint64_t serving;
 
 	http_path_decode(target->id, target->id_len, name);
-	for (uint32_t i = 0; i < w->engines_nr; i++)
-		for (uint32_t m = 0; m < w->engines[i].models_nr; m++) {
-			if (strcmp(w->engines[i].models[m], name) != 0)
-				continue;
-			json_init(&j, buf, sizeof(buf));
-			model(&j, &w->engines[i], name);
-			if (json_finish(&j) < 0)
-				return exchange_fail(w, c, END_OVERLOAD);
-			return exchange_answer(w, c, 200, "application/json", buf, j.len);
-		}
-	return exchange_fail(w, c, END_MODEL);
+	serving = engines_serving(w, name, strlen(name));
+	if (!serving)
+		return exchange_fail(w, c, END_MODEL);
+	json_init(&j, buf, sizeof(buf));
+	model(&j, &w->engines[__builtin_ctzll(serving)], name);
+	if (json_finish(&j) < 0)
+		return exchange_fail(w, c, END_OVERLOAD);
+	return exchange_answer(w, c, 200, "application/json", buf, j.len);
 }
 
 static enum conn_state health(struct worker *w, struct conn *c)

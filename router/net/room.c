@@ -81,7 +81,8 @@ void staging_uncold(struct worker *w, struct exchange *x)
 
 void staging_answers(struct worker *w, struct exchange *x)
 {
-	if (!x->cold)
+	/* By its length: one that has ended has given its slot back. */
+	if (!admit_is_cold(&w->stage.admit, x->route->uncached_tokens))
 		w->stage.comes[x->engine].began_ns = w->now_ns;
 	staging_uncold(w, x);
 }

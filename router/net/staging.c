@@ -631,7 +631,7 @@ static enum conn_state go_on(struct worker *w, struct conn *c, uint64_t piece_ns
 	if (pause_s <= 0)
 		return do_next(w, c);
 	st->phase = STAGING_GRACE;
-	client_timer(w, c, (uint64_t)(pause_s * 1e9));
+	client_timer(w, c, (uint64_t)(pause_s * 1e9) + 1); /* 0 would disarm it */
 	return CONN_STAGE;
 }
 

@@ -198,6 +198,15 @@ def a_single_model_is_told_from_the_same_list(t, io):
 
 
 @on_both_loops
+def an_engine_that_takes_any_name_has_every_model(t, io):
+    engine = t.engine(models=("m",))
+    lines = ("[router]", f"io = {io}", "[engine e]", f"url = {engine.url}", "any_model = yes")
+    router = t.router(args=("-c", t.write("any.conf", "\n".join(lines) + "\n")))
+    eventually(lambda: ask(router.address, "GET", "/v1/models/x").status == 200, 5)
+    equal(ask(router.address, "GET", "/v1/models/x").json()["id"], "x")
+
+
+@on_both_loops
 def draining_serves_who_has_connected_and_refuses_who_has_not(t, io):
     """Also where the connection lay in the listen queue when the signal came."""
     held = threading.Event()
