@@ -140,7 +140,7 @@ bool loop_send_advance(struct loop_handle *h, size_t sent)
 	return h->send_left == 0;
 }
 
-static bool sent_result(struct loop *loop, int handle, int res)
+bool loop_sent(struct loop *loop, int handle, int res)
 {
 	struct loop_handle *h = &loop->handles[handle];
 
@@ -163,11 +163,11 @@ bool loop_send_now(struct loop *loop, int handle)
 
 		if (sent >= 0) {
 			if (loop_send_advance(h, (size_t)sent))
-				return sent_result(loop, handle, (int)h->send_total);
+				return loop_sent(loop, handle, (int)h->send_total);
 		} else if (errno == EAGAIN) {
 			return false;
 		} else if (errno != EINTR) {
-			return sent_result(loop, handle, -errno);
+			return loop_sent(loop, handle, -errno);
 		}
 	}
 }

@@ -142,11 +142,8 @@ static void try_send(struct loop *loop, int handle)
 		return;
 	h->ready &= ~READY_WRITE;
 	err = register_handle(loop, handle);
-	if (err) {
-		h->sent_res = err;
-		h->sent_known = true;
-		loop_list_push(loop, LIST_DONE, handle);
-	}
+	if (err)
+		loop_sent(loop, handle, err);
 }
 
 /* A result is final or the descriptor is not to be read until its next edge. */

@@ -125,6 +125,9 @@ void loop_deliver_done(struct loop *loop);
 /* Accounts `sent` bytes and moves msg_iov to the rest; true when nothing is left. */
 bool loop_send_advance(struct loop_handle *h, size_t sent);
 
+/* The sending has ended so: LOOP_SENT is to be delivered. Always true. */
+bool loop_sent(struct loop *loop, int handle, int res);
+
 /*
  * Writes until everything is out (true: sent_res and sent_known say how it ended) or the socket
  * takes no more (false).
