@@ -70,9 +70,7 @@ static void give_up(struct worker *w, struct exchange *x)
 	}
 	link_drop(w, link);
 	x->link = NULL;
-	if (x->out_head)
-		slab_give(&w->heads, x->out_head);
-	x->out_head = NULL;
+	dispatch_head_back(w, x);
 }
 
 static enum conn_state begin(struct worker *w, struct conn *c)
@@ -128,9 +126,7 @@ enum conn_state ahead_closed(struct worker *w, struct conn *c, const struct conn
 
 	assert(!x->ahead);
 	x->link = NULL;
-	if (x->out_head)
-		slab_give(&w->heads, x->out_head);
-	x->out_head = NULL;
+	dispatch_head_back(w, x);
 	return c->state == CONN_AHEAD ? CONN_BODY : c->state;
 }
 

@@ -218,10 +218,7 @@ static void advance(struct worker *w, struct exchange *x)
 {
 	uint64_t n = x->queued_bytes;
 
-	if (x->out_head) {
-		slab_give(&w->heads, x->out_head);
-		x->out_head = NULL;
-	}
+	dispatch_head_back(w, x);
 	x->queued_bytes = 0;
 	x->sent_bytes += n;
 	if (x->body_dropped) {
@@ -355,10 +352,7 @@ enum conn_state dispatch_closed(struct worker *w, struct conn *c, const struct c
 	struct exchange *x = c->x;
 
 	x->link = NULL;
-	if (x->out_head) {
-		slab_give(&w->heads, x->out_head);
-		x->out_head = NULL;
-	}
+	dispatch_head_back(w, x);
 	if (x->staging)
 		return staging_begin(w, c);
 	if (x->engine >= 0)
@@ -420,6 +414,13 @@ enum conn_state dispatch_refused(struct worker *w, struct conn *c)
 
 /* ---- the end ---- */
 
+void dispatch_head_back(struct worker *w, struct exchange *x)
+{
+	if (x->out_head)
+		slab_give(&w->heads, x->out_head);
+	x->out_head = NULL;
+}
+
 void dispatch_release(struct worker *w, struct exchange *x)
 {
 	struct link *link = x->link;
@@ -439,9 +440,7 @@ void dispatch_release(struct worker *w, struct exchange *x)
 		x->out_head = NULL;
 		x->body = (struct chain){ 0 };
 	}
-	if (x->out_head)
-		slab_give(&w->heads, x->out_head);
-	x->out_head = NULL;
+	dispatch_head_back(w, x);
 	chain_clear(&x->body, &w->bodies);
 	x->at = NULL;
 	if (!link)

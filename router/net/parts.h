@@ -71,6 +71,7 @@ enum conn_state dispatch_goes(struct worker *w,
 /* In WAIT: for the rest of the body as long as the client sends, then for the engine's answer. */
 void dispatch_timer(struct worker *w, struct conn *c);
 void dispatch_forget_body(struct worker *w, struct exchange *x); /* no resend from here on */
+void dispatch_head_back(struct worker *w, struct exchange *x);   /* out_head, if any, to its pool */
 void dispatch_release(struct worker *w, struct exchange *x);     /* the engine's side, at the end */
 /* What the request says of its engine's health; the one place where a trial ends. */
 enum dispatch_verdict { VERDICT_NOTHING, VERDICT_ANSWERED, VERDICT_FAILED, VERDICT_UNREACHED };

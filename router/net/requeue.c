@@ -279,9 +279,7 @@ enum conn_state requeue_closed(struct worker *w, struct conn *c, const struct co
 	struct exchange *x = c->x;
 
 	x->link = NULL;
-	if (x->out_head)
-		slab_give(&w->heads, x->out_head);
-	x->out_head = NULL;
+	dispatch_head_back(w, x);
 	return x->again ? send_again(w, c) : CONN_AWAY;
 }
 
